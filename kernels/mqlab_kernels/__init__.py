@@ -1,0 +1,1 @@
+"""Kernels, one a file: the kernel and its reference side by side."""

@@ -1,0 +1,130 @@
+"""Attention that reads the paged KV cache in place, on a CPU: one row per query token, any grouped-query ratio.
+
+Rows of decode steps and of short prefill chunks come here; a long chunk has enough work for matrix products and goes elsewhere.
+The serial and the parallel build differ only in how the (row, KV head) tasks are shared out: starting threads costs more than a
+small batch takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from mqlab_kernels.numba_math import FASTMATH, exp_nonpositive, widen
+
+
+@njit(fastmath=FASTMATH, nogil=True)
+def _scores(q: Any, keys: Any, table: Any, kv_head: int, context: int, scale: float, scores: Any) -> None:
+    """scores[g, t] = scale * q[g] . key[t] for t < context."""
+    group, size = q.shape
+    block_size = keys.shape[2]
+    for start in range(0, context, block_size):
+        block = keys[table[start // block_size], kv_head]
+        for t in range(min(block_size, context - start)):
+            for g in range(group):
+                total = np.float32(0)
+                for d in range(size):
+                    total += q[g, d] * widen(block[t, d])
+                scores[g, start + t] = total * scale
+
+
+@njit(fastmath=FASTMATH, nogil=True)
+def _softmax(scores: Any) -> float:
+    """Turn one row of scores into exp(score - max), in place; returns their sum."""
+    top = scores[0]
+    for t in range(scores.shape[0]):
+        top = max(top, scores[t])
+    total = np.float32(0)
+    for t in range(scores.shape[0]):
+        scores[t] = exp_nonpositive(scores[t] - top)
+        total += scores[t]
+    return total
+
+
+@njit(fastmath=FASTMATH, nogil=True)
+def _add_values(weights: Any, values: Any, table: Any, kv_head: int, context: int, out: Any) -> None:
+    """out[g] += sum over t < context of weights[g, t] * value[t]; four tokens at a time spare three stores of ``out`` in four."""
+    group, size = out.shape
+    block_size = values.shape[2]
+    for start in range(0, context, block_size):
+        block = values[table[start // block_size], kv_head]
+        count = min(block_size, context - start)
+        whole = count - count % 4
+        for g in range(group):
+            for t in range(0, whole, 4):
+                a, b, c, e = weights[g, start + t], weights[g, start + t + 1], weights[g, start + t + 2], weights[g, start + t + 3]
+                for d in range(size):
+                    out[g, d] += a * widen(block[t, d]) + b * widen(block[t + 1, d]) + c * widen(block[t + 2, d]) + e * widen(block[t + 3, d])
+            for t in range(whole, count):
+                a = weights[g, start + t]
+                for d in range(size):
+                    out[g, d] += a * widen(block[t, d])
+
+
+@njit(fastmath=FASTMATH, nogil=True)
+def _attend(q: Any, keys: Any, values: Any, table: Any, kv_head: int, context: int, scale: float, out: Any) -> None:
+    """One row and one KV head: q and out [G, D], the group's query heads."""
+    group, size = q.shape
+    scores = np.empty((group, context), np.float32)
+    _scores(q, keys, table, kv_head, context, scale, scores)
+    sums = np.empty(group, np.float32)
+    for g in range(group):
+        sums[g] = _softmax(scores[g])
+    out[:, :] = np.float32(0)
+    _add_values(scores, values, table, kv_head, context, out)
+    for g in range(group):
+        for d in range(size):
+            out[g, d] /= sums[g]
+
+
+@njit(fastmath=FASTMATH, nogil=True, cache=True)
+def paged_attention_serial(q: Any, keys: Any, values: Any, tables: Any, table_rows: Any, contexts: Any, scale: float, out: Any) -> None:
+    """See ``paged_attention_reference``."""
+    heads = keys.shape[1]
+    group = q.shape[1] // heads
+    for task in range(q.shape[0] * heads):
+        row, head = task // heads, task % heads
+        low, high = head * group, (head + 1) * group
+        _attend(q[row, low:high], keys, values, tables[table_rows[row]], head, contexts[row], scale, out[row, low:high])
+
+
+@njit(fastmath=FASTMATH, nogil=True, cache=True, parallel=True)
+def paged_attention_parallel(q: Any, keys: Any, values: Any, tables: Any, table_rows: Any, contexts: Any, scale: float, out: Any) -> None:
+    """See ``paged_attention_reference``."""
+    heads = keys.shape[1]
+    group = q.shape[1] // heads
+    for task in prange(q.shape[0] * heads):
+        row, head = task // heads, task % heads
+        low, high = head * group, (head + 1) * group
+        _attend(q[row, low:high], keys, values, tables[table_rows[row]], head, contexts[row], scale, out[row, low:high])
+
+
+def paged_attention_reference(
+    q: np.ndarray, keys: np.ndarray, values: np.ndarray, tables: np.ndarray, table_rows: np.ndarray, contexts: np.ndarray, scale: float
+) -> np.ndarray:
+    """What the kernels compute, in float64.
+
+    Args:
+        q: [R, H, D] float32, one row per query token.
+        keys: [blocks, KV heads, block size, D] float32, or bfloat16 bits as uint16 (the kernels only); ``values`` likewise.
+        tables: [sequences, max blocks] int32, physical blocks of each sequence in order.
+        table_rows: [R] int32, which row of ``tables`` belongs to a query.
+        contexts: [R] int32, how many tokens the query sees, itself included.
+        scale: factor of the scores.
+
+    Returns:
+        [R, H, D] float64.
+    """
+    heads = keys.shape[1]
+    group = q.shape[1] // heads
+    out = np.empty(q.shape, np.float64)
+    for row, context in enumerate(contexts):
+        blocks = tables[table_rows[row]][: -(-int(context) // keys.shape[2])]
+        for head in range(q.shape[1]):
+            key, value = (cache[blocks, head // group].reshape(-1, q.shape[2])[:context].astype(np.float64) for cache in (keys, values))
+            scores = key @ q[row, head].astype(np.float64) * scale
+            weights = np.exp(scores - scores.max())
+            out[row, head] = weights @ value / weights.sum()
+    return out

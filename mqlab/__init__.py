@@ -1,0 +1,1 @@
+"""mqlab: a research workbench for LLM serving engines."""

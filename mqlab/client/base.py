@@ -1,0 +1,312 @@
+"""The one contract between everything above tokens and an engine, and what every implementation of it shares.
+
+A topology adds how it starts, how it sends and how it closes. Streams, pending calls, request-scoped against fatal errors,
+"abort in finally iff unfinished and not dead", unknown ids ignored: all that is here, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self
+
+import msgspec
+
+from mqlab.client.slot import Slot
+from mqlab.config import Timing
+from mqlab.errors import (
+    CallError,
+    CallTimeout,
+    ClientClosedError,
+    EngineDeadError,
+    InvalidRequest,
+    MqlabError,
+    RequestFailed,
+)
+from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Failure, Health, ModelInfo, Reply, Request, Shape, Step
+from mqlab.wire.liveness import judge
+from mqlab.wire.statspage import StatsPage
+
+
+class EngineClient(Protocol):
+    """An engine as its users see it: async, token-level. Entering starts it, leaving closes it.
+
+    Attributes:
+        shape: the layout, as a picture.
+    """
+
+    @property
+    def shape(self) -> Shape:
+        """The layout, as a picture."""
+        ...
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the engine said of itself when it became ready."""
+        ...
+
+    async def start(self) -> None:
+        """Return when requests can be served.
+
+        Raises:
+            EngineStartError: it never became ready; carries the cause.
+        """
+        ...
+
+    def generate(self, request: Request) -> AsyncGenerator[Delta, None]:
+        """Stream a request's new tokens; the last delta has ``finish``. Leaving early aborts the request.
+
+        Raises:
+            InvalidRequest: refused; duplicate id. RequestFailed: died while processed. EngineDeadError, ClientClosedError.
+        """
+        ...
+
+    async def abort(self, ids: Iterable[str]) -> None:
+        """End requests with finish "abort". Unknown and finished ids are ignored; silent when the engine is dead or closed."""
+        ...
+
+    async def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
+        """Run a control call in the core.
+
+        Raises:
+            CallError: it failed, or is unknown. CallTimeout: no answer in ``timeout`` seconds. EngineDeadError, ClientClosedError.
+        """
+        ...
+
+    async def stats(self) -> EngineStats:
+        """The core's counters and gauges."""
+        ...
+
+    async def check(self) -> Health:
+        """What is known of the engine's health, without asking the engine."""
+        ...
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        """End it, in bounded time: open streams get ``drain`` seconds, then ClientClosedError. Idempotent."""
+        ...
+
+
+class BaseClient(ABC):
+    """What every topology's client shares. All methods on one event loop."""
+
+    shape: ClassVar[Shape]
+
+    def __init__(self, timing: Timing) -> None:
+        self.timing = timing
+        self._info: ModelInfo | None = None
+        self._page: StatsPage | None = None
+        self._slots: dict[str, Slot] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count()
+        self._dead: EngineDeadError | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    # --- what a topology adds
+
+    @abstractmethod
+    async def _start(self) -> ModelInfo:
+        """Bring the engine up; ``self._page`` must be set."""
+
+    @abstractmethod
+    async def _send(self, command: Command) -> None:
+        """Hand a command over; may wait for room."""
+
+    @abstractmethod
+    def _post(self, command: Command) -> None:
+        """Hand a command over without waiting; for aborts, which must work while a stream is being torn down."""
+
+    @abstractmethod
+    async def _stop(self) -> None:
+        """Give back processes, threads, sockets and files; also after a failed or interrupted start."""
+
+    # --- the contract
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the engine said of itself when it became ready."""
+        if self._info is None:
+            raise ClientClosedError("the client was not started: use 'async with' or await start()")
+        return self._info
+
+    async def start(self) -> None:
+        """See EngineClient.start."""
+        if self._closing is not None:
+            raise ClientClosedError("the client is closed; make a new one")
+        try:
+            self._info = await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def generate(self, request: Request) -> AsyncGenerator[Delta, None]:
+        """See EngineClient.generate."""
+        slot = self._open(request.id)
+        try:
+            await self._send(request)
+            while True:
+                delta = slot.take_nowait() or await slot.take()
+                if delta.error is not None:
+                    raise _as_exception(delta.error)
+                yield delta
+                if delta.finish is not None:
+                    return
+        finally:
+            del self._slots[request.id]
+            if not slot.finished and self._usable:
+                self._post(Abort((request.id,), request.client))
+
+    async def abort(self, ids: Iterable[str]) -> None:
+        """See EngineClient.abort."""
+        if self._usable:
+            self._post(Abort(tuple(ids)))
+
+    async def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
+        """See EngineClient.call."""
+        self._ensure_usable()
+        number = next(self._call_ids)
+        future = self._calls[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._send(Call(number, method, args))
+                return await future
+        except TimeoutError as error:
+            raise CallTimeout(f"{method} did not answer within {timeout} s; it may still run") from error
+        finally:
+            del self._calls[number]
+
+    async def stats(self) -> EngineStats:
+        """See EngineClient.stats."""
+        return msgspec.convert(await self.call("stats"), EngineStats)
+
+    async def do_log_stats(self) -> None:
+        """Nothing: the engine logs by itself. Servers written for vLLM call this every few seconds."""
+
+    async def check(self) -> Health:
+        """See EngineClient.check."""
+        if self._closing is not None:
+            raise ClientClosedError("the client is closed")
+        if self._dead is not None or self._page is None:
+            return Health(state="dead", detail=self._dead.cause if self._dead else "not started")
+        return self._health()
+
+    def _health(self) -> Health:
+        """What the engine's page says; a layout may know less."""
+        assert self._page is not None
+        return judge(self._page, self.timing)
+
+    def watch_once(self) -> None:
+        """Declare the engine dead when its loop no longer turns. Called every ``health_interval``."""
+        health = self._health()
+        if self._usable and not health.ok:
+            self._die(EngineDeadError(health.detail))
+            self._end_hung()
+
+    def _end_hung(self) -> None:
+        """End an engine that was declared hung; a layout whose engine is a child kills it."""
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        """See EngineClient.close."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(drain))
+        await asyncio.shield(self._closing)
+
+    # --- events
+
+    def _deliver(self, event: Event) -> None:
+        _ON_EVENT[type(event)](self, event)
+
+    def _on_step(self, step: Step) -> None:
+        for delta in step.deltas:
+            slot = self._slots.get(delta.id)
+            if slot is not None:
+                slot.put(delta)
+
+    def _on_reply(self, reply: Reply) -> None:
+        future = self._calls.get(reply.id)
+        if future is None or future.done():
+            return
+        if reply.error is None:
+            future.set_result(reply.value)
+        else:
+            future.set_exception(CallError(reply.error))
+
+    def _on_dead(self, dead: Dead) -> None:
+        self._die(EngineDeadError(dead.cause, dead.traceback))
+
+    def _die(self, error: EngineDeadError) -> None:
+        """The engine is gone: the first cause ends every stream and call, now and later."""
+        if self._dead is None:
+            self._dead = error
+            self._fail_all(error)
+
+    # --- inner workings
+
+    @property
+    def _usable(self) -> bool:
+        return self._dead is None and self._closing is None
+
+    def _ensure_usable(self) -> None:
+        if self._closing is not None:
+            raise ClientClosedError("the client is closed")
+        if self._dead is not None:
+            raise self._dead
+        if self._info is None:
+            raise ClientClosedError("the client was not started: use 'async with' or await start()")
+
+    def _open(self, request_id: str) -> Slot:
+        self._ensure_usable()
+        if request_id in self._slots:
+            raise InvalidRequest(f"request id {request_id!r} is already running; ids must be unique among live requests")
+        slot = self._slots[request_id] = Slot()
+        return slot
+
+    def _fail_all(self, error: MqlabError) -> None:
+        for slot in self._slots.values():
+            slot.fail(error)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def _close(self, drain: float) -> None:
+        if drain > 0 and self._dead is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(drain):
+                    await self._drained()
+        self._fail_all(ClientClosedError("the client was closed while the request ran"))
+        await self._stop()
+
+    async def _drained(self) -> None:
+        while not all(slot.finished for slot in self._slots.values()):
+            await asyncio.sleep(0.01)
+
+
+# Unbound, outside of the instances: bound methods in an instance would be a cycle, and a dropped client would wait for the collector.
+_ON_EVENT: dict[type, Callable[[BaseClient, Any], None]] = {
+    Step: BaseClient._on_step,
+    Reply: BaseClient._on_reply,
+    Dead: BaseClient._on_dead,
+}
+
+
+async def watch_loop(client: weakref.ref[BaseClient], interval: float) -> None:
+    """Look at the engine's step stamp every ``interval`` seconds, for as long as the client exists."""
+    while (strong := client()) is not None:
+        strong.watch_once()
+        del strong
+        await asyncio.sleep(interval)
+
+
+def _as_exception(failure: Failure) -> InvalidRequest | RequestFailed:
+    return InvalidRequest(failure.message) if failure.kind == "invalid" else RequestFailed(failure.message)

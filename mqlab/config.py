@@ -1,0 +1,113 @@
+"""Every setting, frozen, validated once where it is made; the only reader of os.environ.
+
+Each field carries its help text in its metadata: the command line and the magics are generated from these classes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from mqlab.errors import ConfigError
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+def option(default: Any, help: str, **extra: Any) -> Any:
+    """A config field with its help text; ``extra`` may hold ``choices`` and ``metavar``."""
+    return field(default=default, metadata={"help": help, **extra})
+
+
+def check(ok: bool, owner: object, name: str, limit: str) -> None:
+    """Refuse a setting.
+
+    Raises:
+        ConfigError: names the setting, its value and the limit.
+    """
+    if not ok:
+        flag = "--" + name.replace("_", "-")
+        raise ConfigError(f"{flag}={getattr(owner, name)!r} {limit}")
+
+
+def _check_at_least(owner: object, low: float, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        check(value is None or value >= low, owner, name, f"must be at least {low:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """The core: model, memory and scheduling. Names are vLLM's where vLLM has them."""
+
+    model: str = option("smollm2-135m", "model name, local Hugging Face folder, GGUF file or hub id")
+    served_model_name: str | None = option(None, "name that clients use; the model's own by default")
+    dtype: Dtype = option(
+        "auto", "weights and KV type; auto is float32 on a CPU, bfloat16 where the hardware has it", choices=("auto", "float32", "bfloat16")
+    )
+    max_model_len: int | None = option(None, "prompt and new tokens together; the model's own limit by default")
+    block_size: int = option(16, "tokens per KV block")
+    num_kv_blocks: int | None = option(None, "KV blocks; by default as many as --kv-cache-gb holds")
+    kv_cache_gb: float = option(1.0, "memory for the KV cache in GiB, when --num-kv-blocks is not given")
+    max_num_seqs: int = option(64, "sequences in one step at most")
+    max_num_batched_tokens: int = option(1024, "tokens in one step at most: the budget that chunked prefill shares with decode")
+    num_threads: int = option(0, "torch threads of the engine; 0 takes one per physical core")
+    seed: int = option(0, "seed for requests that bring none")
+    log_stats_interval: float = option(10.0, "seconds between the engine's own log lines; 0 turns them off")
+
+    def __post_init__(self) -> None:
+        _check_at_least(self, 1, "max_model_len", "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
+        _check_at_least(self, 0, "num_threads", "log_stats_interval")
+        check(self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
+        check(bool(self.model), self, "model", "must not be empty")
+        check(
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            self,
+            "max_num_batched_tokens",
+            f"must be at least --max-num-seqs ({self.max_num_seqs}), or a full decode step would not fit",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Every interval and limit between a client and its engine, in seconds."""
+
+    start_timeout: float = option(600.0, "the engine must be ready within this")
+    health_interval: float = option(1.0, "how often the client looks at the engine's step stamp")
+    step_limit: float = option(60.0, "a step that lasts longer counts as a hang")
+    idle_interval: float = option(1.0, "how often an idle engine stamps its page")
+    stop_grace: float = option(1.0, "time for an orderly stop before the engine is killed")
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            check(getattr(self, one.name) > 0, self, one.name, "must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The HTTP front."""
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8000, "port to listen on; 0 takes a free one and prints it")
+    topology: str = option("v1", "layout between client and engine")
+    codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
+    drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
+
+    def __post_init__(self) -> None:
+        check(0 <= self.port <= 65535, self, "port", "must be in [0, 65535]; 0 takes a free one")
+        _check_at_least(self, 0, "drain_timeout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the environment says."""
+
+    cache_dir: Path
+    runtime_dir: Path
+
+    @staticmethod
+    def read() -> Settings:
+        """MQLAB_CACHE (converted models; default ~/.cache/mqlab) and MQLAB_RUNTIME (sockets; default the temp folder)."""
+        cache = os.environ.get("MQLAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqlab"
+        return Settings(cache_dir=Path(cache), runtime_dir=Path(os.environ.get("MQLAB_RUNTIME") or "/tmp"))

@@ -1,0 +1,103 @@
+"""The seam between topologies and engines: a core, and the one dispatcher of commands to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from mqlab.errors import RequestError
+from mqlab.plan import InFlight, SampledTokens
+from mqlab.types import Abort, Call, Command, Delta, Event, Failure, ModelInfo, Reply, Request, Step
+
+
+class Core(Protocol):
+    """An engine: synchronous, single-threaded, no sockets, no asyncio, no clock but the injected one.
+
+    One step is ``begin`` (schedule and launch), then the flight's ``wait``, then ``finish`` (account and emit). Between begin
+    and finish, add, abort and call remain legal: an add only queues, an abort only marks (its blocks are freed by
+    ``finish``, after the device is done), a call is deferred and its Reply is among the events of ``finish``.
+
+    Attributes:
+        info: what clients must know.
+        calls: control calls by name: at least ``stats``, ``start_profile``, ``stop_profile``, ``ping``.
+    """
+
+    info: ModelInfo
+    calls: Mapping[str, Callable[..., Any]]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        ...
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            InvalidRequest: it can never run, or its id is live; nothing else is harmed.
+        """
+        ...
+
+    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
+        """End a client's requests with finish "abort"; unknown ids are ignored. Returns their last deltas (in flight: none yet)."""
+        ...
+
+    def call(self, call: Call) -> Reply | None:
+        """Run one control call; None when it is deferred to ``finish``."""
+        ...
+
+    def begin(self) -> InFlight:
+        """Schedule one step and launch it. Only when ``has_work``."""
+        ...
+
+    def finish(self, sampled: SampledTokens) -> list[Event]:
+        """Account one step: append tokens, end sequences, free blocks, run deferred calls. One Step per client that gained something."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; idempotent."""
+        ...
+
+
+def no_op() -> None:
+    """The default for ``on_device_busy``."""
+
+
+def step(core: Core, on_device_busy: Callable[[], None] = no_op) -> list[Event]:
+    """One whole step. ``on_device_busy`` runs while the device does: the place to send the last step's outputs and take input.
+
+    Source: the engine callback of vLLM PR 8157.
+    """
+    flight = core.begin()
+    on_device_busy()
+    return core.finish(flight.wait())
+
+
+def _add(core: Core, request: Request) -> list[Event]:
+    try:
+        core.add(request)
+    except RequestError as error:
+        failure = Failure("invalid", str(error))
+        return [Step([Delta(request.id, [], finish="error", error=failure)], client=request.client)]
+    return []
+
+
+def _abort(core: Core, abort: Abort) -> list[Event]:
+    deltas = core.abort(abort.ids, abort.client)
+    return [Step(deltas, client=abort.client)] if deltas else []
+
+
+def _call(core: Core, call: Call) -> list[Event]:
+    reply = core.call(call)
+    return [reply] if reply is not None else []
+
+
+_HANDLERS: dict[type, Callable[[Core, Any], list[Event]]] = {Request: _add, Abort: _abort, Call: _call}
+
+
+def apply(core: Core, command: Command) -> list[Event]:
+    """Hand one command to a core: the only dispatcher. Returns what must be answered at once.
+
+    A refused request becomes an error delta of its own; any other exception is the core's and fatal.
+    """
+    return _HANDLERS[type(command)](core, command)

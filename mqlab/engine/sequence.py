@@ -1,0 +1,57 @@
+"""One request inside a core: its token ids, how far it is computed, its block table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mqlab.types import SamplingParams
+
+Key = tuple[int, str]
+"""(client, id): what makes a live request unique in a core."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A live request. The boundary between prompt and output never moves, whatever is recomputed.
+
+    Attributes:
+        id: the request's id, unique with ``client``.
+        params: its sampling parameters.
+        seed: resolved, in [0, 2**63).
+        tokens: prompt and output ids together, in order.
+        num_prompt: how many of them are prompt.
+        max_new: new tokens at most: ``max_tokens``, context and KV pool all considered.
+        computed: tokens whose keys and values are in the KV cache.
+        blocks: physical blocks of the KV cache, in order of position.
+        aborted: marked while in flight; ends when the flight does.
+    """
+
+    id: str
+    client: int
+    params: SamplingParams
+    seed: int
+    tokens: list[int]
+    num_prompt: int
+    max_new: int
+    computed: int = 0
+    blocks: tuple[int, ...] = ()
+    aborted: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What it is found by."""
+        return self.client, self.id
+
+    @property
+    def num_output(self) -> int:
+        """New tokens so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def pending(self) -> int:
+        """Tokens still to run before the next one can be sampled: 1 when decoding, more when prefilling or recomputing."""
+        return len(self.tokens) - self.computed
+
+    def banned(self, eos: tuple[int, ...]) -> tuple[int, ...]:
+        """Token ids that the next draw must not give: end and stop ids, below ``min_tokens`` (``ignore_eos`` or not, as in vLLM)."""
+        return (*eos, *self.params.stop_token_ids) if self.num_output < self.params.min_tokens else ()

@@ -1,0 +1,97 @@
+"""Every exception that mqlab raises on purpose.
+
+    MqlabError
+    ├── ConfigError         a setting is wrong; nothing was started
+    ├── ModelError          the model cannot be found, fetched or read
+    ├── RequestError        this request only; the engine is fine
+    │   ├── InvalidRequest  refused when added            HTTP 400
+    │   └── RequestFailed   died while being processed    HTTP 500
+    ├── CallError           a control call failed; the engine is fine
+    │   └── CallTimeout     … or did not answer in time
+    ├── EngineDeadError     everything from now on; carries the first cause and the child's traceback
+    ├── EngineStartError    never became ready: exit code, last lines of its log, what to do
+    ├── ClientClosedError   used after close
+    └── ProfileError        a capture could not be taken
+
+A message names the value, the limit and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class MqlabError(Exception):
+    """Base of all errors below."""
+
+
+class ConfigError(MqlabError, ValueError):
+    """A setting is wrong; nothing was started."""
+
+
+class ModelError(MqlabError):
+    """The model cannot be found, fetched or read."""
+
+
+class RequestError(MqlabError):
+    """This request only; the engine is fine."""
+
+
+class InvalidRequest(RequestError, ValueError):
+    """Refused when added: out of range, too long, duplicate id."""
+
+
+class RequestFailed(RequestError):
+    """Died while being processed."""
+
+
+class CallError(MqlabError):
+    """A control call failed in the engine; the engine is fine."""
+
+
+class CallTimeout(CallError, TimeoutError):
+    """A control call did not answer within its timeout; it may still run."""
+
+
+class EngineDeadError(MqlabError):
+    """The engine is gone: every stream and call fails with this from now on.
+
+    Args:
+        cause: one sentence, the first thing that went wrong.
+        traceback: the engine's own traceback, empty where it left none (a kill).
+    """
+
+    def __init__(self, cause: str, traceback: str = "") -> None:
+        super().__init__(cause, traceback)
+        self.cause = cause
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"{self.cause}\n\nIn the engine:\n{self.traceback.rstrip()}" if self.traceback else self.cause
+
+
+class EngineStartError(MqlabError):
+    """The engine never became ready.
+
+    Args:
+        cause: one sentence with the remedy.
+        exit_code: the engine's exit status, None while it still runs, negative for a signal.
+        log_tail: the last lines that it wrote.
+    """
+
+    def __init__(self, cause: str, exit_code: int | None = None, log_tail: str = "") -> None:
+        super().__init__(cause, exit_code, log_tail)
+        self.cause = cause
+        self.exit_code = exit_code
+        self.log_tail = log_tail
+
+    def __str__(self) -> str:
+        code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
+        tail = f"\n\nLast lines of the engine:\n{self.log_tail.rstrip()}" if self.log_tail.strip() else ""
+        return f"{self.cause}{code}{tail}"
+
+
+class ClientClosedError(MqlabError):
+    """The client was used after close."""
+
+
+class ProfileError(MqlabError):
+    """A capture could not be taken; the message says what to change."""

@@ -1,0 +1,1 @@
+"""Text-level use of any client."""

@@ -1,0 +1,1 @@
+"""Tensors: the decoder, its KV memory, attention, sampling. The only package with torch."""

@@ -1,0 +1,1 @@
+"""A model's name or path becomes a local model folder; torch-free."""

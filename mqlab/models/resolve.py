@@ -1,0 +1,79 @@
+"""A model's name, folder, GGUF file or hub id becomes a local folder with config.json and tokenizer.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mqlab.errors import ModelError
+from mqlab.models.cachefolder import build_once
+from mqlab.models.fetch import KNOWN, fetch
+from mqlab.models.gguf import CONVERTER, convert
+from mqlab.models.hub import from_hub
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FORMS = f"a known name ({', '.join(KNOWN)}), a Hugging Face folder, a .gguf file or a hub id (org/name)"
+
+
+def resolve(model: str, cache: Path, *, progress: bool = True) -> Path:
+    """The local folder of ``model``: a known name, a folder, a .gguf file, or a hub id where there is a network.
+
+    What looks like a path is never asked of the hub, so a wrong one fails at once.
+
+    Raises:
+        ModelError: nothing of that name, or a folder that cannot be served; the message names what is missing.
+    """
+    if model in KNOWN:
+        return fetch(model, cache, progress=progress)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _checked(path.resolve())
+    if path.is_file():
+        return _from_file(path.resolve(), cache, progress)
+    if _looks_like_path(model):
+        raise ModelError(f"no folder or file at {model!r}; pass {_FORMS}")
+    if _HUB_ID.fullmatch(model):
+        return _checked(from_hub(model))
+    raise ModelError(f"no model is known as {model!r}; pass {_FORMS}")
+
+
+def load_config(folder: Path) -> dict[str, Any]:
+    """config.json of a model folder.
+
+    Raises:
+        ModelError: it is missing, not JSON, or not an object.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{folder} holds no config.json; pass the folder that transformers' save_pretrained wrote") from None
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{path} cannot be read: {error}; download or save the model again") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds a {type(config).__name__}, not an object; download or save the model again")
+    return config
+
+
+def _checked(folder: Path) -> Path:
+    load_config(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(
+            f"{folder} holds no tokenizer.json; save it there with AutoTokenizer.from_pretrained(...).save_pretrained({str(folder)!r})"
+        )
+    return folder
+
+
+def _from_file(path: Path, cache: Path, progress: bool) -> Path:
+    if path.suffix.lower() != ".gguf":
+        raise ModelError(f"{path} is a file, but not a .gguf file; pass {_FORMS}")
+    stat = path.stat()
+    key = hashlib.sha256(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()[:12]
+    return build_once(cache / "models" / f"{path.stem}-{key}-c{CONVERTER}", lambda folder: convert(path, folder, progress=progress))
+
+
+def _looks_like_path(model: str) -> bool:
+    return model.startswith(("/", ".", "~")) or model.endswith("/") or model.lower().endswith(".gguf") or model.count("/") > 1

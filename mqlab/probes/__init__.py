@@ -1,0 +1,1 @@
+"""Measurements and faults that wrap a seam."""

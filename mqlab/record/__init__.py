@@ -1,0 +1,1 @@
+"""What a run leaves behind: files that plots and tables are drawn from."""

@@ -1,0 +1,1 @@
+"""OpenAI routes over a Frontend; no engine logic, no torch."""

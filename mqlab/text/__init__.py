@@ -1,0 +1,1 @@
+"""Ids to text and back: tokenizer, chat templates, incremental detokenising, stop strings."""

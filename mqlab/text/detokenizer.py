@@ -1,0 +1,102 @@
+"""Token ids to text as they arrive: whole characters only, stop strings never shown by half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqlab.text.stops import StopFinder
+from mqlab.text.tokenizer import Tokenizer
+from mqlab.types import Finish, SamplingParams
+
+
+class Detokenizer:
+    """The text of one choice, piece by piece.
+
+    All pieces together are the text of all ids, up to the first stop string if one occurs. How the ids are cut into pushes
+    makes no difference to that text. The id that ended the request (finish "stop") has no text, unless
+    ``include_stop_str_in_output``. Stop strings are looked for in the text after the first ``min_tokens`` ids.
+
+    Attributes:
+        stop_reason: the stop string that was found; from then on every push returns "".
+    """
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._decoder = IncrementalDecoder(tokenizer, params.skip_special_tokens)
+        self._stops = StopFinder(params.stop, params.include_stop_str_in_output) if params.stop else None
+        self._unsearched = params.min_tokens if params.stop else 0
+        self._keep_last = params.include_stop_str_in_output
+
+    @property
+    def stop_reason(self) -> str | None:
+        """The stop string that was found, None so far."""
+        return self._stops.found if self._stops else None
+
+    def push(self, tokens: Sequence[int], finish: Finish | None = None) -> str:
+        """Add new ids, return new text.
+
+        With ``finish`` these are the last ids: everything held back is returned, an incomplete character as U+FFFD.
+        """
+        if finish == "stop" and not self._keep_last:
+            tokens = tokens[:-1]
+        if self._stops is None:
+            return self._decode(tokens, finish)
+        return self._searched(self._stops, tokens, finish)
+
+    def _searched(self, stops: StopFinder, tokens: Sequence[int], finish: Finish | None) -> str:
+        free, tokens = tokens[: self._unsearched], tokens[self._unsearched :]
+        self._unsearched -= len(free)
+        text = self._decoder.push(free) if free else ""
+        return text + stops.push(self._decode(tokens, finish), final=finish is not None)
+
+    def _decode(self, tokens: Sequence[int], finish: Finish | None) -> str:
+        text = self._decoder.push(tokens) if tokens else ""
+        return text if finish is None else text + self._decoder.flush()
+
+
+class IncrementalDecoder:
+    """Decodes a window of the last ids and returns what is new and settled in it.
+
+    An incomplete character decodes to U+FFFD at the end, so text before a last U+FFFD is settled and that mark is not. The
+    window moves on once the text of its last ids is the end of its own text, which costs a decode of at most a few dozen ids
+    per push. Byte-fallback tokenizers spread U+FFFD over a whole run of byte tokens while its last character is incomplete;
+    nothing is settled then.
+    """
+
+    _LONGEST = 24
+    _KEPT = 8
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._window: list[int] = []
+        self._settled = ""
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """Add ids, return the settled text that they complete."""
+        self._window += tokens
+        text = self._decode(self._window)
+        settled = text.removesuffix("\ufffd")
+        if not settled.startswith(self._settled):
+            return ""
+        piece = settled[len(self._settled) :]
+        self._settled = settled
+        if len(self._window) > self._LONGEST:
+            self._move_on(text)
+        return piece
+
+    def flush(self) -> str:
+        """What is still held back, an incomplete character as U+FFFD."""
+        text = self._decode(self._window)
+        rest = text[len(self._settled) :] if text.startswith(self._settled) else "\ufffd"
+        self._window, self._settled = [], ""
+        return rest
+
+    def _move_on(self, text: str) -> None:
+        tail = self._window[-self._KEPT :]
+        tail_text = self._decode(tail)
+        if text.endswith(tail_text):
+            self._window = tail
+            self._settled = tail_text.removesuffix("\ufffd")
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, self._skip)

@@ -1,0 +1,97 @@
+"""Text to token ids and back, with a model folder's own tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from mqlab.errors import ModelError
+
+_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
+_MAX_ID = 2**32 - 1
+
+
+class Tokenizer:
+    """A `tokenizers` tokenizer with the special tokens that tokenizer_config.json names.
+
+    Attributes:
+        special_tokens: names by role, as templates expect them: bos_token, eos_token, unk_token, pad_token.
+        bos_token_id: the start token, None where the model has none.
+        eos_token_id: the end token, None where the model has none.
+        special_ids: ids that ``decode`` leaves out unless told otherwise.
+        vocab_size: ids below this have an entry; a model's embedding may be wider.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.special_tokens = dict(special_tokens)
+        self.bos_token_id = self._role_id("bos_token")
+        self.eos_token_id = self._role_id("eos_token")
+        self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """The tokenizer of a model folder: tokenizer.json and, where there is one, tokenizer_config.json.
+
+        Raises:
+            ModelError: tokenizer.json is missing, or one of the two cannot be read.
+        """
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError(f"{folder} holds no tokenizer.json; save it there with transformers' save_pretrained")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises plain Exception
+            raise ModelError(f"{path} cannot be read: {error}; download or save the tokenizer again") from error
+        return cls(backend, _special_tokens(load_tokenizer_config(folder)))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of ``text``. The text of a special token becomes that token.
+
+        Text that a chat template rendered holds its special tokens already: encode it with ``add_special_tokens=False``, or
+        models that put a start token before every text get two.
+        """
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ``ids``; ids without an entry add nothing, incomplete or invalid UTF-8 becomes U+FFFD."""
+        try:
+            return self._backend.decode(ids, skip_special_tokens)
+        except OverflowError:
+            return self._backend.decode([i for i in ids if 0 <= i <= _MAX_ID], skip_special_tokens)
+
+    def _role_id(self, role: str) -> int | None:
+        token = self.special_tokens.get(role)
+        return None if token is None else self._backend.token_to_id(token)
+
+
+def load_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json of a model folder; empty where there is none.
+
+    Raises:
+        ModelError: it is not a JSON object.
+    """
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{path} cannot be read: {error}; download or save the tokenizer again") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds a {type(config).__name__}, not an object; download or save the tokenizer again")
+    return config
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """A token is written as its text, or as an object with its text under ``content``."""
+    named = {role: config.get(role) for role in _ROLES}
+    texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in named.items()}
+    return {role: text for role, text in texts.items() if isinstance(text, str)}

@@ -1,0 +1,64 @@
+"""In-process and synchronous: the ceiling.
+
+    ┌────────────── one process, one thread ──────────────┐
+    │  client ── call ──► core.add / abort                 │
+    │  pump:   while has_work: core.step(); sleep(0)       │
+    └──────────────────────────────────────────────────────┘
+
+Reproduces: vLLM V0's LLMEngine.step loop and V1's InprocClient; nano-vllm. Leaves out: V0's deferred output processing.
+A step blocks the event loop for as long as it lasts; nothing is encoded, no thread and no socket is crossed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from mqlab.client.local import LocalClient
+from mqlab.types import Command, Shape
+from mqlab.wire.wiring import Wiring
+
+
+@dataclass(frozen=True)
+class Options:
+    """This layout has nothing to choose."""
+
+
+PRESETS = {"historical": Options(), "best": Options()}
+
+
+class InprocClient(LocalClient):
+    """The core on the client's own event loop."""
+
+    shape = Shape("inproc", processes=(("front + core", ("event loop",)),))
+
+    def __init__(self, wiring: Wiring, options: Options = PRESETS["best"]) -> None:
+        super().__init__(wiring)
+        self._pump: asyncio.Task[None] | None = None
+
+    async def _send(self, command: Command) -> None:
+        self._post(command)
+
+    def _post(self, command: Command) -> None:
+        try:
+            for event in self._core.apply(command):
+                self._deliver(event)
+        except Exception as error:
+            self._fatal(error)
+        if self._usable and self._core.has_work and (self._pump is None or self._pump.done()):
+            # The task holds the client only while there is work: an idle client can be dropped and collected.
+            self._pump = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._usable and self._core.has_work:
+                for event in self._core.step():
+                    self._deliver(event)
+                await asyncio.sleep(0)
+        except Exception as error:
+            self._fatal(error)
+
+    async def _stop(self) -> None:
+        if self._pump is not None:
+            await asyncio.wait([self._pump])
+        await super()._stop()

@@ -1,0 +1,198 @@
+"""A message-queue engine behind four sockets.
+
+    front process (asyncio)                 engine process (plain loop, no asyncio)
+      PUSH  ── input: request, abort, call ──►  PULL (bind)
+      PULL  ◄─ output: one message a step ────  PUSH (bind)
+      PULL  ◄─ health: a beat while idle ─────  PUSH (bind)
+      DEALER ─ data: "ready?" once, at start ►  ROUTER (bind)
+
+Reproduces: vLLM's MQLLMEngine (PR 8157, v0.6.2 to v0.10) and Aphrodite's copy of it. Outputs of the last step are sent, and
+input is taken, while the device runs the next one (``intake="callback"``). ``health="pid"`` is the third generation (PR 9818):
+death is seen, a hang is not; ``"stamp"`` adds the step stamp and sees both. Leaves out: logits processors as a second frame,
+generations one and two of the health check, the data socket's retries (readiness is known before the question is asked).
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import zmq
+
+from mqlab.client.remote import RemoteClient, feed, page_of
+from mqlab.engine.core import no_op
+from mqlab.engine.service import Service
+from mqlab.types import Command, Dead, Edge, Event, Health, ModelInfo, Shape
+from mqlab.wire.report import Reporter
+from mqlab.wire.rundir import RunDir
+from mqlab.wire.sockets import SocketSet, sync_sockets
+from mqlab.wire.spec import Spec
+from mqlab.wire.wiring import Wiring
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be chosen.
+
+    Attributes:
+        hwm: high-water mark of the four sockets; 0 is unlimited. At 1000 a stalled front blocks the engine.
+        intake: ``callback`` sends and receives while the device runs, ``poll`` only between steps.
+        health: ``pid`` sees death, ``stamp`` sees a hang as well.
+    """
+
+    hwm: int = 0
+    intake: Literal["callback", "poll"] = "callback"
+    health: Literal["pid", "stamp"] = "stamp"
+
+
+PRESETS = {"historical": Options(hwm=1000, health="pid"), "best": Options()}
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the four sockets are."""
+
+    input: str
+    output: str
+    health: str
+    data: str
+
+    @staticmethod
+    def within(run_dir: RunDir) -> Addresses:
+        """Four ipc paths in a private folder."""
+        return Addresses(*(run_dir.ipc(name) for name in ("input", "output", "health", "data")))
+
+
+class MqClient(RemoteClient):
+    """The front's side."""
+
+    shape = Shape(
+        "mq",
+        processes=(("front", ("event loop",)), ("engine", ("engine loop",))),
+        edges=(
+            Edge("front", "engine", "PUSH→PULL", "requests, aborts, calls"),
+            Edge("engine", "front", "PUSH→PULL", "one message a step"),
+            Edge("engine", "front", "PUSH→PULL", "health while idle"),
+            Edge("front", "engine", "DEALER→ROUTER", "readiness, once"),
+        ),
+    )
+
+    def __init__(self, wiring: Wiring, options: Options = PRESETS["best"], *, log_to_terminal: bool = False) -> None:
+        super().__init__(wiring, log_to_terminal=log_to_terminal)
+        self._options = options
+        self._last_beat = time.monotonic()
+
+    def _entry(self, run_dir: RunDir) -> Spec:
+        addresses = Addresses.within(run_dir)
+        return Spec("mqlab.topologies.mq:run_engine", {"wiring": self._wiring, "options": self._options, "addresses": addresses})
+
+    def _open_before(self, sockets: SocketSet[Any], run_dir: RunDir) -> None:
+        """Nothing: the engine binds, and it binds only once the model is loaded."""
+
+    async def _handshake(self, sockets: SocketSet[Any], run_dir: RunDir) -> ModelInfo:
+        addresses = Addresses.within(run_dir)
+        hwm = self._options.hwm
+        self._input = sockets.connect("push", addresses.input, hwm=hwm)
+        self._output = sockets.connect("pull", addresses.output, hwm=hwm)
+        self._beats = sockets.connect("pull", addresses.health, hwm=hwm)
+        data = sockets.connect("dealer", addresses.data)
+        await data.send(b"ready?")
+        info = self._codec.info(await data.recv())
+        sockets.close_socket(data)
+        return info
+
+    def _receivers(self) -> list[Any]:
+        me = weakref.ref(self)
+        return [feed(me, self._output, MqClient.on_event), feed(me, self._beats, MqClient.on_beat)]
+
+    async def _send(self, command: Command) -> None:
+        await self._input.send(self._codec.encode(command))
+
+    def _post(self, command: Command) -> None:
+        # The future is the socket's to keep; a close cancels it.
+        self._input.send(self._codec.encode(command))
+
+    def _health(self) -> Health:
+        if self._options.health == "stamp":
+            return super()._health()
+        return Health(state="ready", detail=f"process alive; last idle beat {time.monotonic() - self._last_beat:.1f} s ago")
+
+    async def on_event(self, frame: bytes) -> None:
+        """One message of the output socket."""
+        self._deliver(self._codec.event(frame))
+
+    async def on_beat(self, frame: bytes) -> None:
+        """One message of the health socket."""
+        self._last_beat = time.monotonic()
+
+
+class MqEngine:
+    """The engine's side: one loop, one thread."""
+
+    def __init__(self, service: Service, wiring: Wiring, options: Options, addresses: Addresses) -> None:
+        self._service = service
+        self._codec = wiring.build_codec()
+        self._idle_ms = round(wiring.timing.idle_interval * 1000)
+        self._busy = self._exchange if options.intake == "callback" else no_op
+        self._outbox: list[Event] = []
+        sockets = self._sockets = sync_sockets()
+        self._input = sockets.bind("pull", addresses.input, hwm=options.hwm)
+        self._output = sockets.bind("push", addresses.output, hwm=options.hwm)
+        self._health = sockets.bind("push", addresses.health, hwm=options.hwm)
+        self._data = sockets.bind("router", addresses.data)
+
+    def shake_hands(self) -> None:
+        """Answer the one readiness question, then close the data socket."""
+        peer, _ = self._data.recv_multipart()
+        self._data.send_multipart([peer, self._codec.encode(self._service.info)])
+        # Closing at once could drop the answer: linger is 0. The socket is closed with the others.
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        while True:
+            if not self._service.has_work:
+                self._wait_for_input()
+            self._take_input()
+            if self._service.has_work:
+                self._outbox += self._service.step(self._busy)
+            if self._busy is no_op or not self._service.has_work:
+                self._send_outputs()
+
+    def last_words(self, dead: Dead) -> None:
+        """Tell the front why the engine ends."""
+        self._outbox.append(dead)
+        self._send_outputs()
+
+    def _wait_for_input(self) -> None:
+        while not self._input.poll(self._idle_ms):
+            self._service.idle()
+            self._beat()
+
+    def _beat(self) -> None:
+        if self._health.poll(0, zmq.POLLOUT):
+            self._health.send(b"ok")
+
+    def _exchange(self) -> None:
+        self._send_outputs()
+        self._take_input()
+
+    def _take_input(self) -> None:
+        while self._input.poll(0):
+            self._outbox += self._service.apply(self._codec.command(self._input.recv()))
+
+    def _send_outputs(self) -> None:
+        for event in self._outbox:
+            self._output.send(self._codec.encode(event))
+        self._outbox.clear()
+
+
+def run_engine(reporter: Reporter, run_dir: Path, *, wiring: Wiring, options: Options, addresses: Addresses) -> None:
+    """The engine process: build the core, bind, shake hands, serve."""
+    core = wiring.build_core()
+    engine = MqEngine(Service(core, page_of(run_dir), wiring.log_stats_interval), wiring, options, addresses)
+    reporter.ready()
+    engine.shake_hands()
+    engine.run()

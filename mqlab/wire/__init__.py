@@ -1,0 +1,1 @@
+"""Plumbing that every topology shares; no policy."""

@@ -1,0 +1,48 @@
+"""The command that an engine process runs: ``python -m mqlab.wire.boot LIFE_FD REPORT_FD PARENT_PID RUN_DIR``.
+
+A command of its own, neither forked nor multiprocessing's spawn: the parent may be a notebook with threads, a CUDA context
+and a ``__main__`` that must not run twice. What to run arrives pickled on stdin, from the parent and nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+from mqlab.wire.parent import Stopped, leave_with_parent, stop_on_sigterm
+from mqlab.wire.report import Reporter
+
+
+def main() -> None:
+    """Run the entry that the parent sent; report how it ended; leave without waiting for anybody's threads."""
+    life_fd, report_fd, parent_pid, run_dir = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    leave_with_parent(life_fd, parent_pid, run_dir)
+    stop_on_sigterm()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    status = _run(Reporter(report_fd), run_dir)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads may sit in ZeroMQ or torch for ever; an ordinary exit would join them.
+    os._exit(status)
+
+
+def _run(reporter: Reporter, run_dir: Path) -> int:
+    try:
+        sys.path[:] = pickle.load(sys.stdin.buffer)
+        entry = pickle.load(sys.stdin.buffer)
+        entry.build(reporter, run_dir)
+    except Stopped:
+        return 0
+    except BaseException as error:
+        traceback.print_exc()
+        reporter.failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Three questions of liveness: is the process alive, does its loop turn, does the engine answer.
+
+The first is the kernel's (a pidfd becomes readable when the process ends). The second is read from the step stamp on the
+shared page, by the other side. The third is an ordinary call. A heartbeat thread in the sick process answers none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from mqlab.config import Timing
+from mqlab.types import Health
+from mqlab.wire.process import Child
+from mqlab.wire.statspage import Phase, StatsPage
+
+
+class ExitWatch:
+    """Calls back on the event loop when a child ends. Start and close on the loop's thread."""
+
+    def __init__(self, child: Child, on_exit: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pidfd: int | None = os.pidfd_open(child.pid)
+        self._on_exit = on_exit
+        self._loop.add_reader(self._pidfd, self._fire)
+
+    def _fire(self) -> None:
+        self.close()
+        self._on_exit()
+
+    def close(self) -> None:
+        """Stop watching; idempotent."""
+        if self._pidfd is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def judge(page: StatsPage, timing: Timing) -> Health:
+    """Whether the loop behind a page turns, each phase against its own limit: slow is not dead."""
+    stamp = page.stamp()
+    phase = stamp.phase.name.lower()
+    # Loading may last as long as it likes: start_timeout is its limit, and the client's start enforces that.
+    if stamp.phase is not Phase.LOADING and stamp.age_s > timing.step_limit:
+        detail = f"the engine has been in phase {phase} for {stamp.age_s:.1f} s, the limit is {timing.step_limit:g} s (step_limit)"
+        return Health(state="hung", detail=detail, phase=phase, phase_age_s=stamp.age_s)
+    return Health(state="ready", phase=phase, phase_age_s=stamp.age_s)

@@ -1,0 +1,66 @@
+"""How a child notices that its parent is gone. An engine never outlives its parent, and never signals it.
+
+Two independent ways: a pipe whose end-of-file means "parent died", read by a thread that needs the GIL only to act; and the
+kernel's parent-death signal (Linux). Both end the process and remove the run folder, for nobody else is left to do so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from mqlab.wire.rundir import remove_tree
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+
+
+class Stopped(BaseException):
+    """SIGTERM arrived: unwind and leave. Not an Exception, so no handler of errors takes it for one."""
+
+
+def leave_with_parent(life_fd: int, parent_pid: int, run_dir: Path) -> None:
+    """Arrange that this process ends with its parent. Call first thing in the child, from its main thread.
+
+    Args:
+        life_fd: read end of a pipe whose only write end the parent holds.
+        parent_pid: who launched this process.
+        run_dir: removed when the parent is found dead.
+    """
+    threading.Thread(target=_wait_for_end, args=(life_fd, run_dir), name="mqlab-parent", daemon=True).start()
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # py-spy in a sibling process may attach even where Yama restricts tracing to ancestors.
+        libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        _leave(run_dir)
+
+
+def stop_on_sigterm() -> None:
+    """SIGTERM raises Stopped in the main thread, once; SIGINT is the parent's business and is ignored."""
+    signal.signal(signal.SIGTERM, _raise_stopped)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _raise_stopped(signum: int, frame: FrameType | None) -> None:
+    del signum, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stopped
+
+
+def _wait_for_end(life_fd: int, run_dir: Path) -> None:
+    while os.read(life_fd, 1):
+        pass
+    _leave(run_dir)
+
+
+def _leave(run_dir: Path) -> None:
+    remove_tree(run_dir)
+    os._exit(1)

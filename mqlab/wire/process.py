@@ -1,0 +1,111 @@
+"""Launching an engine process, and ending it in bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+from mqlab.wire.report import ReportReader
+from mqlab.wire.spec import Spec
+
+_LOG = "engine.log"
+_TAIL_BYTES = 4096
+
+
+class Child:
+    """A running child. Dropped without a stop, or at interpreter exit, it is killed and reaped."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], life_fd: int, report_fd: int, log: Path | None) -> None:
+        self._popen = popen
+        self._log = log
+        self.reports = ReportReader(report_fd)
+        self.pid = popen.pid
+        self._finalizer = weakref.finalize(self, _end, popen, (life_fd, report_fd))
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._popen.poll()
+
+    def terminate(self) -> None:
+        """Ask it to stop: SIGTERM. Only ever to this child, and only while it is one."""
+        if self._popen.poll() is None:
+            self._popen.terminate()
+
+    def kill(self) -> None:
+        """End it now: SIGKILL, which a stopped or hung process obeys too."""
+        if self._popen.poll() is None:
+            self._popen.kill()
+
+    def reap(self) -> None:
+        """Kill it if it still runs, collect its exit status, close its pipes. Idempotent."""
+        self._finalizer()
+
+    def log_tail(self) -> str:
+        """The last lines that it wrote to its log; empty where the log went to the terminal."""
+        if self._log is None or not self._log.exists():
+            return ""
+        return self._log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+
+    def describe_exit(self) -> str:
+        """How it ended, in words."""
+        code = self._popen.poll()
+        if code is None:
+            return f"engine process {self.pid} is running"
+        if code < 0:
+            return f"engine process {self.pid} was killed by {signal.Signals(-code).name}"
+        return f"engine process {self.pid} exited with code {code}"
+
+
+def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Child:
+    """Start ``entry.build(reporter, run_dir)`` in a new process, as a command of its own.
+
+    The child is in its own session: an interrupt in the notebook or the terminal does not reach it. Call from a thread that
+    lives at least as long as the child should (the kernel ties the parent-death signal to it).
+
+    Args:
+        entry: what to run; resolved in the child.
+        run_dir: its private folder; its log is written there unless ``log_to_terminal``.
+    """
+    life_read, life_write = os.pipe()
+    report_read, report_write = os.pipe()
+    log = None if log_to_terminal else run_dir / _LOG
+    command = [sys.executable, "-P", "-m", "mqlab.wire.boot", str(life_read), str(report_write), str(os.getpid()), str(run_dir)]
+    try:
+        with Path(log or os.devnull).open("ab") as sink:
+            output = None if log is None else sink
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=(life_read, report_write),
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+    finally:
+        os.close(life_read)
+        os.close(report_write)
+    child = Child(popen, life_write, report_read, log)
+    _send_entry(popen, entry)
+    return child
+
+
+def _send_entry(popen: subprocess.Popen[bytes], entry: Spec) -> None:
+    assert popen.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it died at once; whoever watches it reports that
+        popen.stdin.write(pickle.dumps(sys.path) + pickle.dumps(entry))
+        popen.stdin.close()
+
+
+def _end(popen: subprocess.Popen[bytes], fds: tuple[int, ...]) -> None:
+    if popen.poll() is None:
+        popen.kill()
+        popen.wait()
+    for fd in fds:
+        os.close(fd)

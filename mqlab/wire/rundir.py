@@ -1,0 +1,53 @@
+"""The private folder of one engine: its sockets, its page, its log. Nobody else may enter it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from mqlab.config import Settings
+from mqlab.errors import ConfigError
+
+_PREFIX = "mqlab-"
+_MAX_IPC_PATH = 107  # sizeof(sockaddr_un.sun_path) - 1
+
+
+class RunDir:
+    """A folder of mode 0700 whose name carries the owner's pid, so that one left behind by a killed owner can be told and swept."""
+
+    def __init__(self) -> None:
+        root = Settings.read().runtime_dir
+        _sweep(root)
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
+
+    def ipc(self, name: str) -> str:
+        """A ZeroMQ address inside the folder.
+
+        Raises:
+            ConfigError: the path is too long for a unix socket.
+        """
+        path = str(self.path / name)
+        if len(path) > _MAX_IPC_PATH:
+            raise ConfigError(
+                f"socket path {path!r} has {len(path)} bytes, the limit is {_MAX_IPC_PATH}: set MQLAB_RUNTIME to a shorter folder"
+            )
+        return f"ipc://{path}"
+
+    def remove(self) -> None:
+        """Delete the folder; idempotent."""
+        remove_tree(self.path)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a run folder and all in it; a missing one is fine."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    """Remove folders whose owner died before it could."""
+    for path in root.glob(f"{_PREFIX}*-*"):
+        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists() and Path("/proc").is_dir() and path.stat().st_uid == os.getuid():
+            remove_tree(path)
