@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from operator import index
 
+import msgspec
+
 from mqlab.engine.sequence import Sequence
 from mqlab.errors import InvalidRequest
-from mqlab.types import ModelInfo, Request
+from mqlab.types import ModelInfo, Request, SamplingParams
 
 SEED_SPAN = 2**63
 
@@ -28,11 +30,11 @@ def admit(request: Request, info: ModelInfo, fallback_seed: int) -> Sequence:
         fallback_seed: in [0, 2**63), for a request without a seed.
 
     Raises:
-        InvalidRequest: empty prompt, ids outside the vocabulary, prompt without room for one new token.
+        InvalidRequest: empty prompt, ids outside the vocabulary, prompt without room for one new token, parameters of a wrong type.
     """
     tokens = _ids(request.prompt, "prompt", info)
     _check_length(len(tokens), info)
-    params = request.params
+    params = _typed(request.params)
     _ids(params.stop_token_ids, "stop_token_ids", info)
     room = capacity(info.max_model_len, info.num_blocks, info.block_size) - len(tokens)
     return Sequence(
@@ -61,6 +63,14 @@ def _ids(values: Iterable[int], field: str, info: ModelInfo) -> list[int]:
         wrong = next(i for i in ids if not 0 <= i < info.vocab_size)
         raise InvalidRequest(f"{field} holds token id {wrong}; the vocabulary of {info.name!r} has ids 0 to {info.vocab_size - 1}")
     return ids
+
+
+def _typed(params: SamplingParams) -> SamplingParams:
+    # msgpack has checked types on its way in; pickle and a core in the caller's process have not, and a runner would die of them.
+    try:
+        return msgspec.convert(msgspec.to_builtins(params), SamplingParams)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidRequest(f"sampling parameters: {error}") from error
 
 
 def _check_length(length: int, info: ModelInfo) -> None:
