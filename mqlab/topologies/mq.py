@@ -15,6 +15,7 @@ generations one and two of the health check, the data socket's retries (readines
 from __future__ import annotations
 
 import time
+import traceback
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet, sync_sockets
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
+
+_LINGER_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,8 @@ class MqEngine:
 
     def last_words(self, dead: Dead) -> None:
         """Tell the front why the engine ends."""
-        self._outbox.append(dead)
-        self._send_outputs()
+        self._output.send(self._codec.encode(dead))
+        self._sockets.close(linger_ms=_LINGER_MS)
 
     def _wait_for_input(self) -> None:
         while not self._input.poll(self._idle_ms):
@@ -195,4 +198,8 @@ def run_engine(reporter: Reporter, run_dir: Path, *, wiring: Wiring, options: Op
     engine = MqEngine(Service(core, page_of(run_dir), wiring.log_stats_interval), wiring, options, addresses)
     reporter.ready()
     engine.shake_hands()
-    engine.run()
+    try:
+        engine.run()
+    except Exception as error:
+        engine.last_words(Dead(f"the engine failed: {type(error).__name__}: {error}", traceback.format_exc()))
+        raise

@@ -17,6 +17,7 @@ import struct
 import threading
 import traceback
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,7 +26,6 @@ from typing import Any
 from mqlab.client.remote import RemoteClient, feed, page_of
 from mqlab.engine.service import Service
 from mqlab.types import Command, Dead, Edge, Event, ModelInfo, Shape, Step
-from mqlab.wire.parent import Stopped
 from mqlab.wire.report import Reporter
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet, sync_sockets
@@ -33,7 +33,7 @@ from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
 _RANK = struct.pack("<H", 0)
-_LAST_WORDS_S = 5.0
+_LINGER_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class V1Engine:
     def __init__(self, service: Service, idle_interval: float) -> None:
         self._service = service
         self._idle_interval = idle_interval
-        self.inbox: SimpleQueue[Command] = SimpleQueue()
+        self.inbox: SimpleQueue[Command | Exception] = SimpleQueue()
         self.outbox: SimpleQueue[Event | None] = SimpleQueue()
 
     def run(self) -> None:
@@ -124,51 +124,64 @@ class V1Engine:
     def _wait_for_command(self) -> None:
         while True:
             try:
-                self._put(self._service.apply(self.inbox.get(timeout=self._idle_interval)))
+                self._take(self.inbox.get(timeout=self._idle_interval))
                 return
             except Empty:
                 self._service.idle()
 
     def _take_commands(self) -> None:
         while not self.inbox.empty():
-            self._put(self._service.apply(self.inbox.get()))
+            self._take(self.inbox.get())
+
+    def _take(self, command: Command | Exception) -> None:
+        if isinstance(command, Exception):
+            raise command
+        self._put(self._service.apply(command))
 
     def _put(self, events: list[Event]) -> None:
         for event in events:
             self.outbox.put(event)
 
 
-def _receive_commands(socket: Any, wiring: Wiring, inbox: SimpleQueue[Command]) -> None:
+def _receive_commands(address: str, wiring: Wiring, info: ModelInfo, inbox: SimpleQueue[Command | Exception]) -> None:
+    """The input thread: say what the engine is, then decode off the engine's loop. What it cannot decode is the loop's death."""
     codec = wiring.build_codec()
-    while True:
-        inbox.put(codec.command(socket.recv()))
+    socket = sync_sockets().connect("dealer", address, identity=_RANK)
+    socket.send(codec.encode(info))
+    try:
+        while True:
+            inbox.put(codec.command(socket.recv()))
+    except Exception as error:
+        inbox.put(error)
 
 
-def _send_events(socket: Any, wiring: Wiring, outbox: SimpleQueue[Event | None]) -> None:
+def _send_events(address: str, wiring: Wiring, outbox: SimpleQueue[Event | None]) -> None:
+    """The output thread: encode off the engine's loop; None flushes and ends it."""
     codec = wiring.build_codec()
+    sockets = sync_sockets()
+    socket = sockets.connect("push", address)
     while (event := outbox.get()) is not None:
         socket.send(codec.encode(event))
+    sockets.close(linger_ms=_LINGER_MS)
 
 
 def run_engine(reporter: Reporter, run_dir: Path, *, wiring: Wiring, input_address: str, output_address: str) -> None:
     """The engine process: build the core, connect, say what it is, serve."""
     service = Service(wiring.build_core(), page_of(run_dir), wiring.log_stats_interval)
     engine = V1Engine(service, wiring.timing.idle_interval)
-    sockets = sync_sockets()
-    input_socket = sockets.connect("dealer", input_address, identity=_RANK)
-    output_socket = sockets.connect("push", output_address)
+    _start_thread("input", _receive_commands, input_address, wiring, service.info, engine.inbox)
+    output = _start_thread("output", _send_events, output_address, wiring, engine.outbox)
     reporter.ready()
-    input_socket.send(wiring.build_codec().encode(service.info))
-    arguments = {"input": (input_socket, wiring, engine.inbox), "output": (output_socket, wiring, engine.outbox)}
-    threading.Thread(target=_receive_commands, args=arguments["input"], name="input", daemon=True).start()
-    output = threading.Thread(target=_send_events, args=arguments["output"], name="output", daemon=True)
-    output.start()
     try:
         engine.run()
-    except Stopped:
-        raise
-    except BaseException as error:
+    except Exception as error:
         engine.outbox.put(Dead(f"the engine failed: {type(error).__name__}: {error}", traceback.format_exc()))
         engine.outbox.put(None)
-        output.join(_LAST_WORDS_S)
+        output.join(2 * _LINGER_MS / 1000)
         raise
+
+
+def _start_thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    thread.start()
+    return thread

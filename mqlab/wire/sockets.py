@@ -41,13 +41,18 @@ class SocketSet(Generic[S]):
         self._sockets.remove(socket)
         socket.close(linger=0)
 
-    def close(self, *, off_loop: bool = False) -> None:
-        """Close all, dropping what was not sent; idempotent. ``off_loop`` skips the event loop's side when no loop runs any more."""
+    def close(self, *, linger_ms: int = 0, off_loop: bool = False) -> None:
+        """Close all; idempotent.
+
+        Args:
+            linger_ms: how long what was not sent yet may take; 0 drops it.
+            off_loop: skip the event loop's side, when no loop runs any more.
+        """
         for socket in self._sockets:
             if off_loop:
-                zmq.Socket.close(socket, linger=0)
+                zmq.Socket.close(socket, linger=linger_ms)
             else:
-                socket.close(linger=0)
+                socket.close(linger=linger_ms)
         self._sockets.clear()
         if not self._context.closed:
             self._context.term()
