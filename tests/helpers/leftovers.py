@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-# One per process for its whole life, made by libraries on first use.
-_LIBRARY_THREADS = {"GarbageCollectorThread", "TMonitor"}
+# Made by libraries (pyzmq, tqdm, IPython, multiprocessing) on first use, for the life of the process.
+_LIBRARY_THREADS = {"GarbageCollectorThread", "TMonitor", "HistorySavingThread"}
 _LIBRARY_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 

@@ -1,0 +1,60 @@
+"""What every test gets: a quiet environment of its own, and a check that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+# Before anything imports torch, here or in a child: idle OpenMP threads must not spin on a shared core.
+os.environ["GOMP_SPINCOUNT"] = "1000"
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+from leftovers import Snapshot, snapshot
+from waiting import until_sync
+
+SETTLE_S = 3.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session a short runtime folder: the path of an ipc socket must stay under 107 bytes."""
+    runtime = Path(tempfile.mkdtemp(prefix="mq-", dir="/tmp"))
+    os.environ["MQLAB_RUNTIME"] = str(runtime)
+    config.add_cleanup(lambda: shutil.rmtree(runtime, ignore_errors=True))
+
+
+@pytest.fixture(scope="session")
+def runtime_dir() -> Path:
+    """Where sockets of this session go."""
+    return Path(os.environ["MQLAB_RUNTIME"])
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Path:
+    """The default model, fetched and converted the first time."""
+    from mqlab.config import Settings
+    from mqlab.models.resolve import resolve
+
+    return resolve("smollm2-135m", Settings.read().cache_dir)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(runtime_dir: Path) -> Iterator[None]:
+    """Fail a test that leaves a process, a thread or a file; what its wider fixtures started before it does not count."""
+    before = snapshot(runtime_dir)
+    yield
+    left = _left_after_settling(runtime_dir, before)
+    if left:
+        pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _left_after_settling(runtime: Path, before: Snapshot) -> list[str]:
+    """What is still there once things that are ending had time to end."""
+    try:
+        until_sync(lambda: not snapshot(runtime).new_since(before), timeout=SETTLE_S)
+    except TimeoutError:
+        return snapshot(runtime).new_since(before)
+    return []
