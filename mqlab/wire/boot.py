@@ -13,6 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from mqlab.errors import MqlabError
 from mqlab.wire.parent import Stopped, leave_with_parent, stop_on_sigterm
 from mqlab.wire.report import Reporter
 
@@ -37,6 +38,10 @@ def _run(reporter: Reporter, run_dir: Path) -> int:
         entry.build(reporter, run_dir)
     except Stopped:
         return 0
+    except MqlabError as error:
+        # Raised on purpose: its message is all that a user needs, and the parent prints it.
+        reporter.failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return 1
     except BaseException as error:
         traceback.print_exc()
         reporter.failed(f"{type(error).__name__}: {error}", traceback.format_exc())

@@ -17,19 +17,19 @@ Frame = bytes | memoryview
 class Codec(Protocol):
     """Encodes any message; decodes by what the receiver expects. One instance per thread."""
 
-    def encode(self, message: Command | Event | ModelInfo) -> bytes:
+    def encode(self, message: Command | Event | ModelInfo, /) -> bytes:
         """One message as one frame."""
         ...
 
-    def command(self, frame: Frame) -> Command:
+    def command(self, frame: Frame, /) -> Command:
         """Decode what an engine receives."""
         ...
 
-    def event(self, frame: Frame) -> Event:
+    def event(self, frame: Frame, /) -> Event:
         """Decode what a client receives."""
         ...
 
-    def info(self, frame: Frame) -> ModelInfo:
+    def info(self, frame: Frame, /) -> ModelInfo:
         """Decode the handshake."""
         ...
 

@@ -36,7 +36,9 @@ def leave_with_parent(life_fd: int, parent_pid: int, run_dir: Path) -> None:
     threading.Thread(target=_wait_for_end, args=(life_fd, run_dir), name="mqlab-parent", daemon=True).start()
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # Not SIGTERM: that is the parent's own way to ask for a stop, and then the folder is the parent's to remove.
+        signal.signal(signal.SIGHUP, lambda *_: _leave(run_dir))
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
         # py-spy in a sibling process may attach even where Yama restricts tracing to ancestors.
         libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
     if os.getppid() != parent_pid:

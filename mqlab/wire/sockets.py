@@ -6,12 +6,12 @@ block a PUSH and let a close wait for ever.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import zmq
 import zmq.asyncio
 
-S = TypeVar("S", bound=zmq.Socket[bytes])
+S = TypeVar("S", bound="zmq.Socket[Any]")
 
 KINDS = {"push": zmq.PUSH, "pull": zmq.PULL, "router": zmq.ROUTER, "dealer": zmq.DEALER}
 
