@@ -76,6 +76,7 @@ class Timing:
     start_timeout: float = option(600.0, "the engine must be ready within this")
     health_interval: float = option(1.0, "how often the client looks at the engine's step stamp")
     step_limit: float = option(60.0, "a step that lasts longer counts as a hang")
+    stopped_limit: float = option(3.0, "an engine process that is stopped (SIGSTOP) for longer counts as dead")
     idle_interval: float = option(1.0, "how often an idle engine stamps its page")
     stop_grace: float = option(1.0, "time for an orderly stop before the engine is killed")
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from mqlab.errors import InvalidRequest
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 Finish = Literal["stop", "length", "abort", "error"]
 """Why a sequence ended: an end or stop token (or string), a length limit, an abort, a failure."""
@@ -93,7 +95,7 @@ class Request(msgspec.Struct, frozen=True, tag="r", array_like=True, gc=False):
     """
 
     id: str
-    prompt: Sequence[int]
+    prompt: Sequence[TokenId]
     params: SamplingParams
     client: int = 0
     arrival_ns: int = 0

@@ -13,11 +13,11 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
-from mqlab.client.slot import Slot
+from mqlab.client.streams import Streams
 from mqlab.config import Timing
 from mqlab.errors import (
     CallError,
@@ -94,17 +94,19 @@ class EngineClient(Protocol):
 class BaseClient(ABC):
     """What every topology's client shares. All methods on one event loop."""
 
-    shape: ClassVar[Shape]
+    shape: Shape
 
     def __init__(self, timing: Timing) -> None:
         self.timing = timing
         self._info: ModelInfo | None = None
         self._page: StatsPage | None = None
-        self._slots: dict[str, Slot] = {}
+        self._streams = Streams()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
-        self._dead: EngineDeadError | None = None
+        self._dead: Dead | None = None
+        self._starting: asyncio.Task[ModelInfo] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # --- what a topology adds
 
@@ -137,10 +139,16 @@ class BaseClient(ABC):
         """See EngineClient.start."""
         if self._closing is not None:
             raise ClientClosedError("the client is closed; make a new one")
+        if self._starting is not None:
+            raise MqlabError("the client was started already; start() is called once, 'async with' does it")
+        self._starting = asyncio.get_running_loop().create_task(self._start())
         try:
-            self._info = await self._start()
-        except BaseException:
+            self._info = await self._starting
+        except BaseException as error:
+            closed_meanwhile = self._closing is not None
             await self.close()
+            if closed_meanwhile and isinstance(error, asyncio.CancelledError):
+                raise ClientClosedError("the client was closed while its engine started") from None
             raise
 
     async def __aenter__(self) -> Self:
@@ -152,8 +160,11 @@ class BaseClient(ABC):
 
     async def generate(self, request: Request) -> AsyncGenerator[Delta, None]:
         """See EngineClient.generate."""
-        slot = self._open(request.id)
+        self._ensure_usable()
+        request = _checked(request)
+        slot = await self._streams.open(request.id)
         try:
+            self._ensure_usable()
             await self._send(request)
             while True:
                 delta = slot.take_nowait() or await slot.take()
@@ -163,13 +174,12 @@ class BaseClient(ABC):
                 if delta.finish is not None:
                     return
         finally:
-            del self._slots[request.id]
-            if not slot.finished and self._usable:
+            if self._streams.leave(request.id, alive=self._alive):
                 self._post(Abort((request.id,), request.client))
 
     async def abort(self, ids: Iterable[str]) -> None:
         """See EngineClient.abort."""
-        if self._usable:
+        if self._alive:
             self._post(Abort(tuple(ids)))
 
     async def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
@@ -190,6 +200,20 @@ class BaseClient(ABC):
         """See EngineClient.stats."""
         return msgspec.convert(await self.call("stats"), EngineStats)
 
+    def glance(self) -> EngineStats:
+        """The counters and gauges that the engine published last; asks nobody, works from any thread and for a dead engine.
+
+        Raises:
+            ClientClosedError: not started, or closed.
+        """
+        if self._page is None:
+            raise ClientClosedError("the client is not running: there is no page of statistics")
+        return self._page.read()
+
+    def log_tail(self) -> str:
+        """The last lines that the engine wrote to a log of its own; empty where it shares this process."""
+        return ""
+
     async def do_log_stats(self) -> None:
         """Nothing: the engine logs by itself. Servers written for vLLM call this every few seconds."""
 
@@ -209,8 +233,8 @@ class BaseClient(ABC):
     def watch_once(self) -> None:
         """Declare the engine dead when its loop no longer turns. Called every ``health_interval``."""
         health = self._health()
-        if self._usable and not health.ok:
-            self._die(EngineDeadError(health.detail))
+        if self._alive and not health.ok:
+            self._die(health.detail)
             self._end_hung()
 
     def _end_hung(self) -> None:
@@ -228,10 +252,7 @@ class BaseClient(ABC):
         _ON_EVENT[type(event)](self, event)
 
     def _on_step(self, step: Step) -> None:
-        for delta in step.deltas:
-            slot = self._slots.get(delta.id)
-            if slot is not None:
-                slot.put(delta)
+        self._streams.put(step.deltas)
 
     def _on_reply(self, reply: Reply) -> None:
         future = self._calls.get(reply.id)
@@ -243,52 +264,53 @@ class BaseClient(ABC):
             future.set_exception(CallError(reply.error))
 
     def _on_dead(self, dead: Dead) -> None:
-        self._die(EngineDeadError(dead.cause, dead.traceback))
+        self._die(dead.cause, dead.traceback)
 
-    def _die(self, error: EngineDeadError) -> None:
+    def _die(self, cause: str, traceback: str = "") -> None:
         """The engine is gone: the first cause ends every stream and call, now and later."""
         if self._dead is None:
-            self._dead = error
-            self._fail_all(error)
+            self._dead = Dead(cause, traceback)
+            self._fail_all(self._death)
+
+    def _death(self) -> EngineDeadError:
+        assert self._dead is not None
+        return EngineDeadError(self._dead.cause, self._dead.traceback)
 
     # --- inner workings
 
     @property
-    def _usable(self) -> bool:
-        return self._dead is None and self._closing is None
+    def _alive(self) -> bool:
+        """Whether there is a core to talk to; it is while open streams drain."""
+        return self._info is not None and self._dead is None and not self._stopped
 
     def _ensure_usable(self) -> None:
         if self._closing is not None:
             raise ClientClosedError("the client is closed")
         if self._dead is not None:
-            raise self._dead
+            raise self._death()
         if self._info is None:
             raise ClientClosedError("the client was not started: use 'async with' or await start()")
 
-    def _open(self, request_id: str) -> Slot:
-        self._ensure_usable()
-        if request_id in self._slots:
-            raise InvalidRequest(f"request id {request_id!r} is already running; ids must be unique among live requests")
-        slot = self._slots[request_id] = Slot()
-        return slot
-
-    def _fail_all(self, error: MqlabError) -> None:
-        for slot in self._slots.values():
-            slot.fail(error)
+    def _fail_all(self, make_error: Callable[[], MqlabError]) -> None:
+        self._streams.fail(make_error)
         for future in self._calls.values():
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(make_error())
 
     async def _close(self, drain: float) -> None:
-        if drain > 0 and self._dead is None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        if drain > 0 and self._alive:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain):
                     await self._drained()
-        self._fail_all(ClientClosedError("the client was closed while the request ran"))
+        self._stopped = True
+        self._fail_all(lambda: ClientClosedError("the client was closed while the request ran"))
         await self._stop()
 
     async def _drained(self) -> None:
-        while not all(slot.finished for slot in self._slots.values()):
+        while self._alive and not self._streams.idle:
             await asyncio.sleep(0.01)
 
 
@@ -306,6 +328,16 @@ async def watch_loop(client: weakref.ref[BaseClient], interval: float) -> None:
         strong.watch_once()
         del strong
         await asyncio.sleep(interval)
+
+
+def _checked(request: Request) -> Request:
+    """The request with every field of its type, and a copy of its own: a wrong one must fail here, not in the engine's decoder."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(request), Request)
+    except InvalidRequest:
+        raise
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"request {request.id!r} is malformed: {error}") from error
 
 
 def _as_exception(failure: Failure) -> InvalidRequest | RequestFailed:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import traceback
+from functools import partial
+from typing import Any
 
 from mqlab.client.base import BaseClient
 from mqlab.engine.service import Service
-from mqlab.errors import EngineDeadError, EngineStartError
+from mqlab.errors import EngineStartError
 from mqlab.types import ModelInfo
-from mqlab.wire.statspage import StatsPage
+from mqlab.wire.statspage import Phase, StatsPage
 from mqlab.wire.wiring import Wiring
 from mqlab.wire.worker import Worker
 
@@ -21,14 +24,22 @@ class LocalClient(BaseClient):
         super().__init__(wiring.timing)
         self._wiring = wiring
         self._worker = Worker("mqlab-core")
+        self._abandoned = threading.Event()
         self._service: Service | None = None
 
     async def _start(self) -> ModelInfo:
         self._page = StatsPage()
+        self._page.enter(Phase.LOADING)
+        limit = self.timing.start_timeout
         try:
-            core = await self._worker.run(self._wiring.build_core)
+            async with asyncio.timeout(limit):
+                core = await self._worker.run(partial(_build, self._wiring, self._abandoned))
+        except TimeoutError as error:
+            raise EngineStartError(
+                f"the engine was not ready within {limit:g} s (start_timeout); raise the limit if it still loads"
+            ) from error
         except Exception as error:
-            raise EngineStartError(f"{type(error).__name__}: {error}") from error
+            raise EngineStartError(f"{type(error).__name__}: {error}", log_tail=traceback.format_exc()) from error
         self._service = Service(core, self._page, self._wiring.log_stats_interval)
         return self._service.info
 
@@ -38,12 +49,19 @@ class LocalClient(BaseClient):
         return self._service
 
     def _fatal(self, error: Exception) -> None:
-        cause = f"the engine failed: {type(error).__name__}: {error}"
-        self._die(EngineDeadError(cause, "".join(traceback.format_exception(error))))
+        self._die(f"the engine failed: {type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
 
     async def _stop(self) -> None:
-        self._worker.close()
-        if self._service is not None:
+        self._abandoned.set()
+        # A job that hangs keeps its core: closing that under it would crash the process.
+        if await self._worker.end(self.timing.stop_grace) and self._service is not None:
             self._service.close()
-            self._service = None
-        await asyncio.sleep(0)
+        self._service = None
+        self._page = None
+
+
+def _build(wiring: Wiring, abandoned: threading.Event) -> Any:
+    core = wiring.build_core()
+    if abandoned.is_set():
+        core.close()
+    return core

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mqlab.client.base import BaseClient, watch_loop
-from mqlab.errors import ClientClosedError, EngineDeadError, EngineStartError
-from mqlab.types import ModelInfo
+from mqlab.errors import EngineStartError
+from mqlab.types import Health, ModelInfo
 from mqlab.wire.codecs import Codec
 from mqlab.wire.liveness import ExitWatch
 from mqlab.wire.process import Child, launch
@@ -136,10 +136,8 @@ class RemoteClient(BaseClient):
         finally:
             handshake.cancel()
 
-    def _start_error(self, hold: Hold) -> EngineStartError | ClientClosedError:
+    def _start_error(self, hold: Hold) -> EngineStartError:
         assert hold.child is not None
-        if self._closing is not None:
-            return ClientClosedError("the client was closed while its engine started")
         if not hold.ended.done():
             limit = f"the engine was not ready within {self.timing.start_timeout:g} s (start_timeout)"
             return EngineStartError(f"{limit}; raise the limit if it was still loading", log_tail=hold.child.log_tail())
@@ -176,18 +174,32 @@ class RemoteClient(BaseClient):
         hold.end()
         failed = self._failure()
         cause = failed.cause if failed else hold.child.describe_exit()
-        self._die(EngineDeadError(f"the engine died: {cause}", failed.traceback if failed else ""))
+        self._die(f"the engine died: {cause}", failed.traceback if failed else "")
 
     def _failure(self) -> Report | None:
         return next((report for report in self._reports if report.kind == "failed"), None)
 
     def lose(self, error: Exception) -> None:
         """A message could not be understood: what follows cannot be trusted."""
-        self._die(EngineDeadError(f"a message of the engine could not be handled: {type(error).__name__}: {error}"))
+        self._die(f"a message of the engine could not be handled: {type(error).__name__}: {error}")
+
+    def _health(self) -> Health:
+        health = super()._health()
+        child = self._hold.child if self._hold is not None else None
+        stopped_s = child.stopped_for() if child is not None else 0.0
+        if health.ok and stopped_s > self.timing.stopped_limit:
+            limit = f"the limit is {self.timing.stopped_limit:g} s (stopped_limit)"
+            detail = f"the engine process has been stopped (SIGSTOP) for {stopped_s:.1f} s, {limit}"
+            return Health(state="hung", detail=detail, phase=health.phase, phase_age_s=health.phase_age_s)
+        return health
 
     def _end_hung(self) -> None:
         if self._hold is not None and self._hold.child is not None:
             self._hold.child.kill()
+
+    def log_tail(self) -> str:
+        """See BaseClient.log_tail."""
+        return self._hold.child.log_tail() if self._hold is not None and self._hold.child is not None else ""
 
     # --- stop
 
@@ -226,6 +238,8 @@ async def feed(client: weakref.ref[Any], socket: Any, handle: Callable[[Any, byt
             strong.lose(error)
             return
         del strong
+        # A message that is already here does not suspend the await above: without this a burst would keep the loop to itself.
+        await asyncio.sleep(0)
 
 
 def page_of(run_dir: Path) -> StatsPage:

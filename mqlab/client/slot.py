@@ -11,13 +11,20 @@ from mqlab.types import Delta
 
 
 class Slot:
-    """The mailbox of one request. All methods on the event loop's thread."""
+    """The mailbox of one request. All methods on the event loop's thread.
+
+    Attributes:
+        finished: the last delta, or an error, has arrived.
+        left: the reader is gone and the core was told; the slot stays until the request's last delta, so that its id cannot be
+            taken by a new request which would then be given the old one's tokens.
+    """
 
     def __init__(self) -> None:
         self._delta: Delta | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.finished = False
+        self.left = False
 
     def put(self, delta: Delta) -> None:
         """Add what one step brought."""
@@ -45,11 +52,20 @@ class Slot:
         return delta
 
     async def take(self) -> Delta:
-        """What has arrived since the last take; waits for something."""
+        """What has arrived since the last take; waits for something. For one reader."""
         while (delta := self.take_nowait()) is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            await self._next()
         return delta
+
+    async def ended(self) -> None:
+        """Wait until the stream has finished, for whoever wants its id next; for any number of them."""
+        while not self.finished:
+            await asyncio.shield(self._next())
+
+    def _next(self) -> asyncio.Future[None]:
+        if self._waiter is None or self._waiter.done():
+            self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

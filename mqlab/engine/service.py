@@ -79,9 +79,12 @@ class Service:
 
 def _plain(event: Event) -> Event:
     """Reply values as builtins, so that every codec and none gives the caller the same."""
-    if type(event) is Reply:
+    if type(event) is not Reply:
+        return event
+    try:
         return Reply(event.id, msgspec.to_builtins(event.value), event.error, event.client)
-    return event
+    except TypeError as error:
+        return Reply(event.id, error=f"the call's result cannot be sent: {error}", client=event.client)
 
 
 class StatsLog:

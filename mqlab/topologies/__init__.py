@@ -20,13 +20,14 @@ OWN_PROCESS = frozenset({"mq", "v1"})
 """Layouts whose engine is a process of its own."""
 
 
-def make_client(topology: str, wiring: Wiring, *, preset: str = "best", **options: Any) -> BaseClient:
+def make_client(topology: str, wiring: Wiring, *, preset: str = "best", log_to_terminal: bool = False, **options: Any) -> BaseClient:
     """A client that is not started yet.
 
     Args:
         topology: one of TOPOLOGIES.
         wiring: cores, codec, intervals.
         preset: ``best``, or ``historical``: as the system that the layout reproduces had it.
+        log_to_terminal: an engine process of its own writes its log to this process's terminal, not to a file.
         options: fields of the layout's Options that differ from the preset.
 
     Raises:
@@ -39,9 +40,10 @@ def make_client(topology: str, wiring: Wiring, *, preset: str = "best", **option
     if preset not in module.PRESETS:
         raise ConfigError(f"--preset={preset!r} is unknown; choose one of {', '.join(module.PRESETS)}")
     try:
-        chosen = {**vars(module.PRESETS[preset]), **options}
-        return getattr(module, TOPOLOGIES[name])(wiring, module.Options(**chosen))
+        chosen = module.Options(**{**vars(module.PRESETS[preset]), **options})
     except TypeError as error:
         raise ConfigError(
             f"topology {topology!r} does not take these options: {sorted(options)}; it has {list(vars(module.Options()))}"
         ) from error
+    extra = {"log_to_terminal": log_to_terminal} if name in OWN_PROCESS else {}
+    return getattr(module, TOPOLOGIES[name])(wiring, chosen, **extra)

@@ -68,6 +68,8 @@ class AioClient(LocalClient):
 
     async def turn(self) -> bool:
         """Apply what has come, run one step; whether there is more to do."""
+        if not self._alive:
+            return False
         try:
             self._take_commands()
             if not self._core.has_work:
@@ -80,7 +82,7 @@ class AioClient(LocalClient):
                 self._deliver(event)
         except Exception as error:
             self._fatal(error)
-        return self._usable
+        return self._alive
 
     async def _stop(self) -> None:
         tasks = [task for task in (self._engine, self._watch) if task is not None]

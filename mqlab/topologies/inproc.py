@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass
 
 from mqlab.client.local import LocalClient
-from mqlab.types import Command, Shape
+from mqlab.types import Command, Health, Shape
 from mqlab.wire.wiring import Wiring
 
 
@@ -38,6 +38,8 @@ class InprocClient(LocalClient):
 
     async def _send(self, command: Command) -> None:
         self._post(command)
+        # Like every other layout, a call or request lets the rest of the loop run.
+        await asyncio.sleep(0)
 
     def _post(self, command: Command) -> None:
         try:
@@ -45,13 +47,21 @@ class InprocClient(LocalClient):
                 self._deliver(event)
         except Exception as error:
             self._fatal(error)
-        if self._usable and self._core.has_work and (self._pump is None or self._pump.done()):
+        if not self._alive:
+            return
+        if not self._core.has_work:
+            self._core.idle()
+        elif self._pump is None or self._pump.done():
             # The task holds the client only while there is work: an idle client can be dropped and collected.
             self._pump = asyncio.get_running_loop().create_task(self._run())
 
+    def _health(self) -> Health:
+        # Who asks runs on the loop that turns the engine: between steps it turns, and during one nobody can ask.
+        return Health(state="ready", phase="idle")
+
     async def _run(self) -> None:
         try:
-            while self._usable and self._core.has_work:
+            while self._alive and self._core.has_work:
                 for event in self._core.step():
                     self._deliver(event)
                 await asyncio.sleep(0)

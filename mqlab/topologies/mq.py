@@ -14,6 +14,7 @@ generations one and two of the health check, the data socket's retries (readines
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
 import weakref
@@ -112,7 +113,8 @@ class MqClient(RemoteClient):
         return [feed(me, self._output, MqClient.on_event), feed(me, self._beats, MqClient.on_beat)]
 
     async def _send(self, command: Command) -> None:
-        await self._input.send(self._codec.encode(command))
+        # Shielded: a stream that is cancelled while it waits for room is still sent, so that the abort behind it has a request to meet.
+        await asyncio.shield(self._input.send(self._codec.encode(command)))
 
     def _post(self, command: Command) -> None:
         # The future is the socket's to keep; a close cancels it.

@@ -16,6 +16,7 @@ from pathlib import Path
 from mqlab.errors import MqlabError
 from mqlab.wire.parent import Stopped, leave_with_parent, stop_on_sigterm
 from mqlab.wire.report import Reporter
+from mqlab.wire.rundir import remove_tree
 
 
 def main() -> None:
@@ -25,6 +26,8 @@ def main() -> None:
     stop_on_sigterm()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     status = _run(Reporter(report_fd), run_dir)
+    if os.getppid() != parent_pid:
+        remove_tree(run_dir)  # the parent-death signal came first; nobody else is left to do it
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads may sit in ZeroMQ or torch for ever; an ordinary exit would join them.

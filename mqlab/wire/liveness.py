@@ -7,6 +7,7 @@ shared page, by the other side. The third is an ordinary call. A heartbeat threa
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable
 
@@ -42,8 +43,16 @@ def judge(page: StatsPage, timing: Timing) -> Health:
     """Whether the loop behind a page turns, each phase against its own limit: slow is not dead."""
     stamp = page.stamp()
     phase = stamp.phase.name.lower()
-    # Loading may last as long as it likes: start_timeout is its limit, and the client's start enforces that.
-    if stamp.phase is not Phase.LOADING and stamp.age_s > timing.step_limit:
-        detail = f"the engine has been in phase {phase} for {stamp.age_s:.1f} s, the limit is {timing.step_limit:g} s (step_limit)"
+    limit = _limit(stamp.phase, timing)
+    if stamp.age_s > limit:
+        detail = f"the engine has been in phase {phase} for {stamp.age_s:.1f} s, the limit is {limit:g} s (step_limit)"
         return Health(state="hung", detail=detail, phase=phase, phase_age_s=stamp.age_s)
     return Health(state="ready", phase=phase, phase_age_s=stamp.age_s)
+
+
+def _limit(phase: Phase, timing: Timing) -> float:
+    if phase is Phase.LOADING:
+        return math.inf  # start_timeout is its limit, and the client's start enforces that
+    if phase is Phase.IDLE:
+        return timing.idle_interval + timing.step_limit  # renewed only every idle_interval
+    return timing.step_limit

@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from pathlib import Path
 
@@ -26,11 +27,21 @@ class Child:
         self._log = log
         self.reports = ReportReader(report_fd)
         self.pid = popen.pid
+        self._stopped_since: float | None = None
         self._finalizer = weakref.finalize(self, _end, popen, (life_fd, report_fd))
 
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal."""
         return self._popen.poll()
+
+    def stopped_for(self) -> float:
+        """Seconds since it was first seen stopped by a signal; 0 while it is not. Linux; elsewhere always 0."""
+        if _state(self.pid) != "T":
+            self._stopped_since = None
+            return 0.0
+        if self._stopped_since is None:
+            self._stopped_since = time.monotonic()
+        return time.monotonic() - self._stopped_since
 
     def terminate(self) -> None:
         """Ask it to stop: SIGTERM. Only ever to this child, and only while it is one."""
@@ -101,6 +112,15 @@ def _send_entry(popen: subprocess.Popen[bytes], entry: Spec) -> None:
     with contextlib.suppress(BrokenPipeError):  # it died at once; whoever watches it reports that
         popen.stdin.write(pickle.dumps(sys.path) + pickle.dumps(entry))
         popen.stdin.close()
+
+
+def _state(pid: int) -> str:
+    """The process state letter of proc(5); empty where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[0]
 
 
 def _end(popen: subprocess.Popen[bytes], fds: tuple[int, ...]) -> None:

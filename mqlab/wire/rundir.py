@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -19,6 +20,8 @@ class RunDir:
 
     def __init__(self) -> None:
         root = Settings.read().runtime_dir
+        if not root.is_dir():
+            raise ConfigError(f"MQLAB_RUNTIME={str(root)!r} is not a folder; make it, or unset the variable to use /tmp")
         _sweep(root)
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
 
@@ -47,7 +50,10 @@ def remove_tree(path: Path) -> None:
 
 def _sweep(root: Path) -> None:
     """Remove folders whose owner died before it could."""
+    if not Path("/proc").is_dir():
+        return
     for path in root.glob(f"{_PREFIX}*-*"):
         pid = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists() and Path("/proc").is_dir() and path.stat().st_uid == os.getuid():
-            remove_tree(path)
+        with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+            if pid.isdigit() and not Path("/proc", pid).exists() and path.stat().st_uid == os.getuid():
+                remove_tree(path)

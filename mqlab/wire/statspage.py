@@ -77,8 +77,10 @@ class StatsPage:
 
     def stamp(self) -> Stamp:
         """The phase and its age, as of now."""
+        # Read in the order opposite to enter's writes, or a new phase could be given the old one's age.
+        phase = Phase(self._words[_Word.PHASE])
         age_ns = time.monotonic_ns() - self._words[_Word.SINCE_NS]
-        return Stamp(Phase(self._words[_Word.PHASE]), max(age_ns, 0) / 1e9)
+        return Stamp(phase, max(age_ns, 0) / 1e9)
 
     def write(self, stats: EngineStats) -> None:
         """Publish counters and gauges."""

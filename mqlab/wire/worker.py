@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -33,10 +34,13 @@ class Worker:
         self._jobs.put((function, loop, future))
         return await future
 
-    def close(self, timeout: float = 0.5) -> None:
-        """End the thread; waits ``timeout`` seconds for a running job and no longer. Idempotent."""
+    async def end(self, grace_s: float) -> bool:
+        """End the thread; False when a job still ran after ``grace_s`` seconds, and goes on. Idempotent."""
         self._finalizer()
-        self._thread.join(timeout)
+        deadline = time.monotonic() + grace_s
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+        return not self._thread.is_alive()
 
 
 def _work(jobs: SimpleQueue[_Job | None]) -> None:

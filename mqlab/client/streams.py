@@ -1,0 +1,63 @@
+"""The live streams of a client, by request id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mqlab.client.slot import Slot
+from mqlab.errors import InvalidRequest, MqlabError
+from mqlab.types import Delta
+
+
+class Streams:
+    """Opens, feeds and ends slots. All methods on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, Slot] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether every stream has all that it will get."""
+        return all(slot.finished for slot in self._slots.values())
+
+    async def open(self, request_id: str) -> Slot:
+        """A slot for a new request. Waits while a request that was left early still owns the id.
+
+        Raises:
+            InvalidRequest: the id is running.
+        """
+        while (old := self._slots.get(request_id)) is not None:
+            if not old.left:
+                raise InvalidRequest(f"request id {request_id!r} is already running; ids must be unique among live requests")
+            await old.ended()
+        slot = self._slots[request_id] = Slot()
+        return slot
+
+    def leave(self, request_id: str, *, alive: bool) -> bool:
+        """Its reader goes. True when the core is ``alive`` and must be told, because the request has not finished."""
+        slot = self._slots[request_id]
+        if slot.finished or not alive:
+            del self._slots[request_id]
+            return False
+        slot.left = True
+        return True
+
+    def put(self, deltas: Iterable[Delta]) -> None:
+        """What a step brought; unknown ids are ignored."""
+        slots = self._slots
+        for delta in deltas:
+            slot = slots.get(delta.id)
+            if slot is None:
+                continue
+            if slot.left:
+                if delta.finish is None:
+                    continue
+                del slots[delta.id]
+            slot.put(delta)
+
+    def fail(self, make_error: Callable[[], MqlabError]) -> None:
+        """End every stream; each with an error of its own, for a raised exception carries its raiser's traceback."""
+        for request_id, slot in list(self._slots.items()):
+            if slot.left:
+                del self._slots[request_id]
+            slot.fail(make_error())
