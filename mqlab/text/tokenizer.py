@@ -60,7 +60,8 @@ class Tokenizer:
         Text that a chat template rendered holds its special tokens already: encode it with ``add_special_tokens=False``, or
         models that put a start token before every text get two.
         """
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # The batch call leaves the GIL, so that a long prompt in a thread does not stop the event loop.
+        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ``ids``; ids without an entry add nothing, incomplete or invalid UTF-8 becomes U+FFFD."""

@@ -20,7 +20,7 @@ _TAIL_BYTES = 4096
 
 
 class Child:
-    """A running child. Dropped without a stop, or at interpreter exit, it is killed and reaped."""
+    """A running child. Dropped without a stop, it is killed and reaped; at interpreter exit its owner sees to that, or the pipe does."""
 
     def __init__(self, popen: subprocess.Popen[bytes], life_fd: int, report_fd: int, log: Path | None) -> None:
         self._popen = popen
@@ -29,6 +29,8 @@ class Child:
         self.pid = popen.pid
         self._stopped_since: float | None = None
         self._finalizer = weakref.finalize(self, _end, popen, (life_fd, report_fd))
+        # At exit the owner goes first: a loop thread that still reads these pipes must let go of them before they are closed.
+        self._finalizer.atexit = False
 
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal."""

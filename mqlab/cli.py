@@ -1,0 +1,98 @@
+"""The ``mqlab`` command: serve, fetch, bench. Errors are told in a few lines, never as a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from mqlab.arguments import HelpShown, build_parser, serve_configs, throughput_configs
+from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
+
+Command = Callable[[], int]
+
+_TAIL_LINES = 10
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        the exit status: 0, 1 for a failure, 2 for wrong arguments, 130 for an interrupt.
+    """
+    try:
+        command = _command(sys.argv[1:] if argv is None else argv)
+    except HelpShown:
+        return 0
+    except ConfigError as error:
+        return _fail(str(error), 2)
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except MqlabError as error:
+        return _fail(_explain(error), 1)
+
+
+def _command(argv: Sequence[str]) -> Command:
+    namespace = build_parser().parse(argv)
+    return _COMMANDS[namespace.command](namespace)
+
+
+def _serve(namespace: argparse.Namespace) -> Command:
+    configs = serve_configs(namespace)
+
+    def run() -> int:
+        from mqlab.server.launch import serve
+
+        _log_to_terminal()
+        return serve(*configs)
+
+    return run
+
+
+def _fetch(namespace: argparse.Namespace) -> Command:
+    def run() -> int:
+        from mqlab.config import Settings
+        from mqlab.models.fetch import fetch
+
+        print(fetch(namespace.name, Settings.read().cache_dir))
+        return 0
+
+    return run
+
+
+def _bench(namespace: argparse.Namespace) -> Command:
+    configs = throughput_configs(namespace)
+
+    def run() -> int:
+        from mqlab.bench.throughput import main as throughput
+
+        return throughput(*configs)
+
+    return run
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {"serve": _serve, "fetch": _fetch, "bench": _bench}
+
+
+def _log_to_terminal() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def _explain(error: MqlabError) -> str:
+    """The message without the engine's own traceback, which is in its log."""
+    if isinstance(error, EngineDeadError):
+        return error.cause
+    if isinstance(error, EngineStartError):
+        code = "" if error.exit_code is None else f" (exit code {error.exit_code})"
+        crashed = "" if "Traceback" in error.log_tail else "\n".join(["", *error.log_tail.strip().splitlines()[-_TAIL_LINES:]])
+        return f"{error.cause}{code}{crashed.rstrip()}"
+    return str(error)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"mqlab: {message}", file=sys.stderr)
+    return status

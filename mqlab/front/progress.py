@@ -1,0 +1,42 @@
+"""A bar for offline runs: requests done, and tokens per second."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from mqlab.types import Completion
+
+
+class Progress:
+    """A tqdm bar on stderr, which may be any object that one can write to; nothing where there is no stderr.
+
+    Args:
+        total: requests.
+        shown: whether to draw at all.
+    """
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self._bar: Any = None
+        self._tokens = 0
+        if shown and sys.stderr is not None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, desc="requests", unit="req")
+
+    def add(self, completion: Completion) -> None:
+        """One more request is done."""
+        if self._bar is None:
+            return
+        self._tokens += completion.usage.completion_tokens
+        elapsed = self._bar.format_dict["elapsed"]
+        self._bar.set_postfix_str(f"{self._tokens / max(elapsed, 1e-9):.1f} tok/s", refresh=False)
+        self._bar.update()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()

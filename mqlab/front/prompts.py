@@ -1,0 +1,127 @@
+"""What callers may give, and the refusal of what cannot run. Numbers in a refusal are true, remedies are named.
+
+All of it is checked before anything reaches an engine: a value of a wrong type would not even survive the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any
+
+import msgspec
+
+from mqlab.errors import InvalidRequest
+from mqlab.types import ModelInfo, SamplingParams
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids or chat messages."""
+
+
+def is_chat(prompt: object) -> bool:
+    """Whether ``prompt`` is meant as chat messages: a sequence that starts with one."""
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def checked_params(params: SamplingParams) -> SamplingParams:
+    """Sampling parameters whose fields have their types; a single stop string becomes a tuple of one.
+
+    Raises:
+        InvalidRequest: a field has another type; the message names it.
+    """
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequest(f"params={params!r:.80} must be SamplingParams")
+    if isinstance(params.stop, str):
+        params = msgspec.structs.replace(params, stop=(params.stop,))
+    try:
+        msgspec.convert(msgspec.structs.asdict(params), SamplingParams)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"sampling params: {error}") from None
+    for stop in params.stop:
+        check_unicode(stop, "stop")
+    return params
+
+
+def check_unicode(text: str, field: str) -> None:
+    """Refuse what no tokenizer and no wire takes.
+
+    Raises:
+        InvalidRequest: ``text`` is no string, or holds half of a surrogate pair.
+    """
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{field}={text!r:.80} must be a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{field} holds {text[error.start]!r} at {error.start}: half of a surrogate pair, not a character") from None
+
+
+def checked_ids(prompt: Any, info: ModelInfo) -> list[int]:
+    """Token ids as a list of plain ints.
+
+    Any iterable of integers will do (an array, a tensor), but not bytes, and no bools.
+
+    Raises:
+        InvalidRequest: something else, none at all, outside of the vocabulary, or more than ever fit.
+    """
+    ids = _plain_ints(prompt)
+    check_length(len(ids), info)
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= info.vocab_size:
+        wrong = low if low < 0 else high
+        raise InvalidRequest(f"prompt holds token id {wrong}; the vocabulary of {info.name!r} has ids 0 to {info.vocab_size - 1}")
+    return ids
+
+
+def check_length(count: int, info: ModelInfo) -> None:
+    """Refuse a prompt of ``count`` tokens that can never run.
+
+    Raises:
+        InvalidRequest: it is empty, or leaves no room for one new token.
+    """
+    if not count:
+        raise InvalidRequest("the prompt has 0 tokens; it needs at least 1: give some text, or start from the begin or end token's id")
+    if count > info.max_prompt_len:
+        raise InvalidRequest(f"the prompt has {count} tokens; {_limit(info)}")
+
+
+def check_characters(text: str, longest_token: int, info: ModelInfo) -> None:
+    """Refuse text that is too long even if each token were the longest one: no need to tokenise megabytes to know.
+
+    Raises:
+        InvalidRequest: it cannot fit.
+    """
+    least = len(text) // longest_token
+    if least > info.max_prompt_len:
+        raise InvalidRequest(f"the prompt has {len(text)} characters, at least {least} tokens; {_limit(info)}")
+
+
+def _limit(info: ModelInfo) -> str:
+    held = f"the context holds {info.max_model_len}"
+    remedy = "--max-model-len"
+    pool = info.num_blocks * info.block_size
+    if info.max_prompt_len < info.max_model_len - 1:
+        held, remedy = f"{held} and the KV pool {pool}", "--num-kv-blocks or --kv-cache-gb"
+    return f"at most {info.max_prompt_len} fit ({held}, and one is for the answer): shorten the prompt or raise {remedy}"
+
+
+def _plain_ints(prompt: Any) -> list[int]:
+    if isinstance(prompt, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidRequest(f"the prompt is of type {type(prompt).__name__}; {_FORMS}")
+    try:
+        values = list(prompt)
+    except TypeError:
+        raise InvalidRequest(f"the prompt {prompt!r:.80} is of type {type(prompt).__name__}; {_FORMS}") from None
+    return values if all(type(value) is int for value in values) else [_plain_int(i, value) for i, value in enumerate(values)]
+
+
+def _plain_int(position: int, value: Any) -> int:
+    if not isinstance(value, bool):
+        try:
+            return index(value)
+        except TypeError:
+            pass
+    raise InvalidRequest(f"prompt[{position}]={value!r:.80} is of type {type(value).__name__}, not a token id; {_FORMS}")
+
+
+_FORMS = "a prompt is text, a list of token ids, or a list of chat messages"

@@ -1,0 +1,64 @@
+"""What the two generating routes differ in: how a body becomes prompts, and outputs become JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+from mqlab.front.prompts import Prompt
+from mqlab.server.protocol import Generation
+from mqlab.types import Finish, Output
+
+B = TypeVar("B", bound=Generation, contravariant=True)
+
+
+class Piece:
+    """One choice: its text, as it grows, and how it ended."""
+
+    __slots__ = ("finish", "index", "stop_reason", "texts")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.texts: list[str] = []
+        self.finish: Finish | None = None
+        self.stop_reason: str | int | None = None
+
+    def end(self, output: Output) -> None:
+        """Note how it ended, where ``output`` says so."""
+        if output.finish is not None:
+            self.finish, self.stop_reason = output.finish, output.stop_reason
+
+
+class Format(Protocol[B]):
+    """One route's shapes.
+
+    Attributes:
+        prefix: of an answer's id.
+        object: OpenAI's name of a whole answer.
+        chunk_object: OpenAI's name of a stream's chunk.
+        opening: JSON of a choice that opens it in a stream, ``%d`` being its index; empty for none.
+    """
+
+    prefix: str
+    object: str
+    chunk_object: str
+    opening: bytes
+
+    def prompts(self, body: B) -> list[Prompt]:
+        """The prompts of a body.
+
+        Raises:
+            ApiError: they are no prompts.
+        """
+        ...
+
+    def text(self, index: int, text: str) -> bytes:
+        """JSON of a stream's choice that brings text."""
+        ...
+
+    def finish(self, piece: Piece) -> bytes:
+        """JSON of a stream's choice that ends it."""
+        ...
+
+    def choice(self, piece: Piece) -> dict[str, Any]:
+        """A choice of a whole answer."""
+        ...

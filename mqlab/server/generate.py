@@ -1,0 +1,151 @@
+"""The generating routes: plain ASGI, one task per answer, for streams and whole answers alike."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from mqlab.front.prompts import Prompt
+from mqlab.server.answer import Format, Piece
+from mqlab.server.connection import read_body, while_connected
+from mqlab.server.errors import ApiError, as_api_error
+from mqlab.server.merge import merge
+from mqlab.server.metrics import Meter
+from mqlab.server.protocol import Generation, decode
+from mqlab.server.state import ServerState
+from mqlab.server.stream import DONE, Chunks, EventStream, Head, respond, usage_object
+from mqlab.types import Output, SamplingParams, Usage
+
+B = TypeVar("B", bound=Generation)
+
+_CLIENT_LEFT = 499
+"""What the log of a proxy calls a request whose client went away; nobody receives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job(Generic[B]):
+    body: B
+    head: Head
+    prompts: list[Prompt]
+    params: SamplingParams
+
+
+class Generate(Generic[B]):
+    """An ASGI endpoint.
+
+    Args:
+        state: what the routes share.
+        body: the kind of body that it takes.
+        form: the shapes of its prompts and answers.
+    """
+
+    def __init__(self, state: ServerState, body: type[B], form: Format[B]) -> None:
+        self._state = state
+        self._body = body
+        self._form = form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            with self._state.call():
+                job = self._job(decode(await read_body(receive), self._body))
+                answer = self._stream if job.body.stream else self._whole
+                status = await while_connected(receive, answer(job, send))
+        except ClientDisconnect:
+            status = _CLIENT_LEFT
+        except Exception as error:
+            refusal = self._refusal(error)
+            status = refusal.status
+            await respond(send, status, refusal.body())
+        self._state.metrics.responses[scope["path"], str(status)] += 1
+
+    def _job(self, body: B) -> _Job[B]:
+        self._state.check_model(body.model)
+        head = Head(self._form.prefix + secrets.token_hex(12), int(time.time()), self._state.model)
+        return _Job(body, head, self._form.prompts(body), body.params())
+
+    def _refusal(self, error: Exception) -> ApiError:
+        return as_api_error(error, self._body.__struct_fields__)
+
+    async def _whole(self, job: _Job[B], send: Send) -> int:
+        pieces = [Piece(index) for index in range(len(job.prompts) * job.params.n)]
+        usages = []
+        async with aclosing(self._outputs(job)) as outputs:
+            async for index, output in outputs:
+                pieces[index].texts.append(output.text)
+                pieces[index].end(output)
+                usages.append(output.usage)
+        body = {
+            "id": job.head.id,
+            "object": self._form.object,
+            "created": job.head.created,
+            "model": job.head.model,
+            "choices": [self._form.choice(piece) for piece in pieces],
+            "usage": usage_object(_total(usages)),
+        }
+        await respond(send, 200, msgspec.json.encode(body))
+        return 200
+
+    async def _stream(self, job: _Job[B], send: Send) -> int:
+        events = EventStream(send)
+        chunks = Chunks(job.head, self._form.chunk_object, job.body.include_usage)
+        opened: set[int] = set()
+        usages = []
+        try:
+            async with aclosing(self._outputs(job)) as outputs:
+                async for index, output in outputs:
+                    usages.append(output.usage)
+                    if new := self._events(chunks, opened, index, output):
+                        await events.write(new)
+            await events.end((chunks.usage(_total(usages)) if job.body.include_usage else b"") + DONE)
+        except Exception as error:
+            refusal = self._refusal(error)
+            await events.fail(refusal)
+            return refusal.status
+        return 200
+
+    def _events(self, chunks: Chunks, opened: set[int], index: int, output: Output) -> bytes:
+        """The events for one output: text and end apart, since clients drop text that comes with a finish_reason."""
+        choices = []
+        if self._form.opening and index not in opened:
+            opened.add(index)
+            choices.append(self._form.opening % index)
+        if output.text:
+            choices.append(self._form.text(index, output.text))
+        if output.finish is not None:
+            piece = Piece(index)
+            piece.end(output)
+            choices.append(self._form.finish(piece))
+        return b"".join(map(chunks.choice, choices))
+
+    async def _outputs(self, job: _Job[B]) -> AsyncGenerator[tuple[int, Output], None]:
+        """All outputs with the index of their choice: prompt by prompt, each with its n."""
+        meter = Meter(self._state.metrics, job.params, len(job.prompts))
+        streams = [
+            self._state.front.generate(prompt, job.params, request_id=job.head.id if len(job.prompts) == 1 else f"{job.head.id}-{number}")
+            for number, prompt in enumerate(job.prompts)
+        ]
+        try:
+            async with aclosing(merge(streams)) as merged:
+                async for number, output in merged:
+                    index = number * job.params.n + output.index
+                    meter.take(index, output)
+                    yield index, output
+        except Exception as error:
+            meter.fail(error)
+            raise
+        finally:
+            meter.leave()
+
+
+def _total(usages: Iterable[Usage | None]) -> Usage:
+    known = [usage for usage in usages if usage is not None]
+    return Usage(sum(usage.prompt_tokens for usage in known), sum(usage.completion_tokens for usage in known))

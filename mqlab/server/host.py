@@ -1,0 +1,76 @@
+"""Runs an application on a socket, and stops in bounded time whatever its clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+KEEP_ALIVE_S = 75
+"""Longer than common clients keep an idle connection, so that none reuses one just as it is dropped."""
+
+_TICK_S = 0.02
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever owns the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn.Server."""
+        yield
+
+
+class Host:
+    """An HTTP server on the running event loop.
+
+    Args:
+        app: an ASGI application.
+        listener: a listening socket; closed when the server stops.
+    """
+
+    def __init__(self, app: Any, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            loop="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        self._server = _Server(config)
+        self._listener = listener
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Return when connections are being served."""
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([self._listener]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(_TICK_S)
+        if self._task.done():
+            self._task.result()
+
+    async def refuse(self) -> None:
+        """Take no more connections, close idle ones; those with an open request go on."""
+        self._server.should_exit = True
+        while any(server.is_serving() for server in self._server.servers):
+            await asyncio.sleep(_TICK_S)
+
+    async def stop(self, flush: float) -> None:
+        """End: answers under way have ``flush`` seconds to reach their readers, then their connections are cut."""
+        assert self._task is not None, "started hosts only"
+        await self.refuse()
+        await asyncio.wait([self._task], timeout=flush)
+        for connection in list(self._server.server_state.connections):
+            transport: Any = connection.transport
+            transport.abort()
+        await self._task

@@ -1,0 +1,149 @@
+"""``mqlab serve``: from the settings to a running server, and back to nothing, in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import socket
+from collections.abc import Coroutine, Iterator
+from types import FrameType
+from typing import Any
+
+import uvloop
+
+from mqlab.client.base import BaseClient
+from mqlab.config import EngineConfig, ServerConfig, Settings, Timing
+from mqlab.errors import EngineDeadError
+from mqlab.front.frontend import Frontend
+from mqlab.models.resolve import resolve
+from mqlab.server.app import build_app
+from mqlab.server.host import Host
+from mqlab.server.listener import listen, url
+from mqlab.server.state import ServerState
+from mqlab.topologies import make_client
+from mqlab.wire.wiring import Wiring
+
+DEATH_GRACE_S = 3.0
+"""How long a server whose engine died goes on saying so before it ends."""
+
+_FLUSH_S = 0.5
+_HEALTH_POLL_S = 0.25
+
+
+def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring: Wiring | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; call from the main thread. Open streams get ``drain_timeout``, a second signal cuts that short.
+
+    The port is taken first, the model is looked for next, and only then is an engine started.
+
+    Args:
+        wiring: another core than the one that ``engine`` describes, which is then not looked at.
+
+    Returns:
+        0, the exit status of an orderly stop.
+
+    Raises:
+        ConfigError: port taken, unknown topology. ModelError. EngineStartError. EngineDeadError: the engine died.
+    """
+    with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener:
+        client = make_client(server.topology, wiring or _wiring(engine, server, timing), log_to_terminal=True)
+        _raise_file_limit()
+        if wiring is None:
+            resolve(engine.model, Settings.read().cache_dir)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(client, server, listener))
+    return 0
+
+
+def _wiring(engine: EngineConfig, server: ServerConfig, timing: Timing) -> Wiring:
+    return Wiring.of(engine, codec=server.codec, timing=timing)
+
+
+async def _serve(client: BaseClient, server: ServerConfig, listener: socket.socket) -> None:
+    signals = _Signals()
+    try:
+        if not await signals.interrupts(client.start()):
+            state = ServerState(Frontend.of(client))
+            await _serve_ready(client, server, listener, state, signals)
+    finally:
+        await client.close()
+
+
+async def _serve_ready(client: BaseClient, server: ServerConfig, listener: socket.socket, state: ServerState, signals: _Signals) -> None:
+    address = url(server.host, listener)
+    host = Host(build_app(state), listener)
+    await host.start()
+    print(f"mqlab serving {state.model} on {address} (topology {client.shape.name}, engine pid {client.info.pid})", flush=True)
+    try:
+        stopped = await signals.interrupts(_until_dead(client))
+        state.draining = stopped
+        if stopped:
+            await host.refuse()
+            await _first(state.drained(), signals.again.wait(), timeout=server.drain_timeout)
+        else:
+            await _first(signals.stop.wait(), timeout=DEATH_GRACE_S)
+            raise EngineDeadError((await client.check()).detail)
+    finally:
+        # First the client: what still streams then ends with an error event, before its connection is cut.
+        await client.close()
+        await host.stop(_FLUSH_S)
+
+
+async def _until_dead(client: BaseClient) -> None:
+    while (await client.check()).ok:
+        await asyncio.sleep(_HEALTH_POLL_S)
+
+
+class _Signals:
+    """SIGTERM and SIGINT as events: ``stop`` with the first one, ``again`` with the second."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.again = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._arrived)
+
+    def _arrived(self) -> None:
+        (self.again if self.stop.is_set() else self.stop).set()
+
+    async def interrupts(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Run ``work`` to its end, or cancel it at the first signal; whether that came."""
+        await _first(work, self.stop.wait())
+        return self.stop.is_set()
+
+
+async def _first(*works: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
+    """Return when one has ended, raise what it raised; cancel the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Until the loop handles signals, SIGTERM interrupts as SIGINT does; both are an orderly stop."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    del signum, frame
+    raise KeyboardInterrupt
+
+
+def _raise_file_limit() -> None:
+    """Each open request holds a file: allow as many as this user may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS caps below what it calls the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
