@@ -1,4 +1,7 @@
-"""Scalar helpers that numba inlines into the CPU kernels: fast exp, and 16-bit storage read and written as float32."""
+"""Scalar helpers that numba inlines into the CPU kernels: fast exp, and 16-bit storage read and written as float32.
+
+numba's cache of a kernel watches the kernel's own file only: after a change here, touch the files that import it.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +56,14 @@ def narrow(x: Any, like: Any) -> Any:
 
 
 @overload(narrow, inline="always")
-def _narrow(x: Any, like: Any) -> Any:  # noqa: ARG001  (numba matches overloads by argument name)
+def _narrow(x: Any, like: Any) -> Any:
     return _same_as if like == types.float32 else _to_bfloat16
 
 
-def _same_as(x: Any, like: Any) -> Any:  # noqa: ARG001
+def _same_as(x: Any, like: Any) -> Any:
     return x
 
 
-def _to_bfloat16(x: Any, like: Any) -> Any:  # noqa: ARG001
+def _to_bfloat16(x: Any, like: Any) -> Any:
     bits = np.int64(np.float32(x).view(np.int32)) & 0xFFFFFFFF
     return np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)

@@ -1,8 +1,6 @@
 """Attention that reads the paged KV cache in place, on a CPU: one row per query token, any grouped-query ratio.
 
 Rows of decode steps and of short prefill chunks come here; a long chunk has enough work for matrix products and goes elsewhere.
-The serial and the parallel build differ only in how the (row, KV head) tasks are shared out: starting threads costs more than a
-small batch takes.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ def _scores(q: Any, keys: Any, table: Any, kv_head: int, context: int, scale: fl
 
 
 @njit(fastmath=FASTMATH, nogil=True)
-def _softmax(scores: Any) -> float:
+def _softmax(scores: Any) -> Any:
     """Turn one row of scores into exp(score - max), in place; returns their sum."""
     top = scores[0]
     for t in range(scores.shape[0]):
@@ -54,13 +52,14 @@ def _add_values(weights: Any, values: Any, table: Any, kv_head: int, context: in
         whole = count - count % 4
         for g in range(group):
             for t in range(0, whole, 4):
-                a, b, c, e = weights[g, start + t], weights[g, start + t + 1], weights[g, start + t + 2], weights[g, start + t + 3]
+                w = weights[g, start + t : start + t + 4]
                 for d in range(size):
-                    out[g, d] += a * widen(block[t, d]) + b * widen(block[t + 1, d]) + c * widen(block[t + 2, d]) + e * widen(block[t + 3, d])
+                    first = w[0] * widen(block[t, d]) + w[1] * widen(block[t + 1, d])
+                    out[g, d] += first + w[2] * widen(block[t + 2, d]) + w[3] * widen(block[t + 3, d])
             for t in range(whole, count):
-                a = weights[g, start + t]
+                last = weights[g, start + t]
                 for d in range(size):
-                    out[g, d] += a * widen(block[t, d])
+                    out[g, d] += last * widen(block[t, d])
 
 
 @njit(fastmath=FASTMATH, nogil=True)
@@ -79,24 +78,24 @@ def _attend(q: Any, keys: Any, values: Any, table: Any, kv_head: int, context: i
             out[g, d] /= sums[g]
 
 
-@njit(fastmath=FASTMATH, nogil=True, cache=True)
-def paged_attention_serial(q: Any, keys: Any, values: Any, tables: Any, table_rows: Any, contexts: Any, scale: float, out: Any) -> None:
-    """See ``paged_attention_reference``."""
-    heads = keys.shape[1]
-    group = q.shape[1] // heads
-    for task in range(q.shape[0] * heads):
-        row, head = task // heads, task % heads
-        low, high = head * group, (head + 1) * group
-        _attend(q[row, low:high], keys, values, tables[table_rows[row]], head, contexts[row], scale, out[row, low:high])
-
-
 @njit(fastmath=FASTMATH, nogil=True, cache=True, parallel=True)
-def paged_attention_parallel(q: Any, keys: Any, values: Any, tables: Any, table_rows: Any, contexts: Any, scale: float, out: Any) -> None:
-    """See ``paged_attention_reference``."""
+def paged_attention(q: Any, keys: Any, values: Any, tables: Any, rows: Any, table_rows: Any, contexts: Any, scale: Any, out: Any) -> None:
+    """Attend the query rows listed in ``rows``; the others of ``out`` are left alone.
+
+    Args:
+        q: [T, H, D] float32, one row per query token.
+        keys: [blocks, KV heads, block size, D] float32, or bfloat16 bits as uint16; ``values`` likewise.
+        tables: [sequences, max blocks] int32, the physical blocks of each sequence in order.
+        rows: [R] int32, rows of ``q`` to compute.
+        table_rows: [T] int32, which row of ``tables`` belongs to a query.
+        contexts: [T] int32, how many tokens a query sees, itself included.
+        scale: float32 factor of the scores.
+        out: [T, H, D] float32.
+    """
     heads = keys.shape[1]
     group = q.shape[1] // heads
-    for task in prange(q.shape[0] * heads):
-        row, head = task // heads, task % heads
+    for task in prange(rows.shape[0] * heads):
+        row, head = rows[task // heads], task % heads
         low, high = head * group, (head + 1) * group
         _attend(q[row, low:high], keys, values, tables[table_rows[row]], head, contexts[row], scale, out[row, low:high])
 
@@ -104,24 +103,12 @@ def paged_attention_parallel(q: Any, keys: Any, values: Any, tables: Any, table_
 def paged_attention_reference(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, tables: np.ndarray, table_rows: np.ndarray, contexts: np.ndarray, scale: float
 ) -> np.ndarray:
-    """What the kernels compute, in float64.
-
-    Args:
-        q: [R, H, D] float32, one row per query token.
-        keys: [blocks, KV heads, block size, D] float32, or bfloat16 bits as uint16 (the kernels only); ``values`` likewise.
-        tables: [sequences, max blocks] int32, physical blocks of each sequence in order.
-        table_rows: [R] int32, which row of ``tables`` belongs to a query.
-        contexts: [R] int32, how many tokens the query sees, itself included.
-        scale: factor of the scores.
-
-    Returns:
-        [R, H, D] float64.
-    """
-    heads = keys.shape[1]
+    """The same for all rows in float64, from float32 keys and values. Returns [T, H, D] float64."""
+    heads, block_size = keys.shape[1:3]
     group = q.shape[1] // heads
     out = np.empty(q.shape, np.float64)
     for row, context in enumerate(contexts):
-        blocks = tables[table_rows[row]][: -(-int(context) // keys.shape[2])]
+        blocks = tables[table_rows[row]][: -(-int(context) // block_size)]
         for head in range(q.shape[1]):
             key, value = (cache[blocks, head // group].reshape(-1, q.shape[2])[:context].astype(np.float64) for cache in (keys, values))
             scores = key @ q[row, head].astype(np.float64) * scale

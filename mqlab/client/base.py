@@ -185,11 +185,12 @@ class BaseClient(ABC):
     async def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
         """See EngineClient.call."""
         self._ensure_usable()
+        plain = _plain_arguments(method, args)
         number = next(self._call_ids)
         future = self._calls[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout):
-                await self._send(Call(number, method, args))
+                await self._send(Call(number, method, plain))
                 return await future
         except TimeoutError as error:
             raise CallTimeout(f"{method} did not answer within {timeout} s; it may still run") from error
@@ -338,6 +339,14 @@ def _checked(request: Request) -> Request:
         raise
     except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"request {request.id!r} is malformed: {error}") from error
+
+
+def _plain_arguments(method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments as what every codec can carry."""
+    try:
+        return tuple(msgspec.to_builtins(args))
+    except TypeError as error:
+        raise CallError(f"{method}: an argument cannot be sent: {error}; pass numbers, strings, lists and dicts") from error
 
 
 def _as_exception(failure: Failure) -> InvalidRequest | RequestFailed:

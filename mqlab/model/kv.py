@@ -1,0 +1,73 @@
+"""The paged KV cache: one pool of blocks a layer, addressed by block tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mqlab.config import EngineConfig, check
+from mqlab.errors import ConfigError
+from mqlab.model.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Keys and values of one layer.
+
+    Attributes:
+        keys: [blocks, KV heads, block size, D]: a head's tokens of one block are contiguous, as the kernel reads them.
+        values: likewise.
+        key_bits: the same memory for numba: float32, or bfloat16 bits as uint16.
+        value_bits: likewise.
+    """
+
+    keys: Tensor
+    values: Tensor
+    key_bits: np.ndarray
+    value_bits: np.ndarray
+
+
+def allocate(arch: Architecture, num_blocks: int, block_size: int, dtype: torch.dtype) -> list[LayerCache]:
+    """One LayerCache a layer. The memory is touched only as blocks are first used.
+
+    Raises:
+        ConfigError: the machine refuses that much.
+    """
+    shape = (num_blocks, arch.kv_heads, block_size, arch.head_dim)
+    try:
+        return [_layer(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)) for _ in range(arch.layers)]
+    except RuntimeError as error:
+        size = num_blocks * block_bytes(arch, block_size, dtype) / 2**30
+        message = f"{num_blocks} KV blocks take {size:.0f} GiB, which this machine refuses; lower --num-kv-blocks or --kv-cache-gb"
+        raise ConfigError(message) from error
+
+
+def _layer(keys: Tensor, values: Tensor) -> LayerCache:
+    return LayerCache(keys, values, _bits(keys), _bits(values))
+
+
+def _bits(cache: Tensor) -> np.ndarray:
+    return cache.numpy() if cache.dtype == torch.float32 else cache.view(torch.uint16).numpy()
+
+
+def block_bytes(arch: Architecture, block_size: int, dtype: torch.dtype) -> int:
+    """Memory of one block over all layers, keys and values."""
+    return 2 * arch.layers * arch.kv_heads * arch.head_dim * block_size * dtype.itemsize
+
+
+def count_blocks(config: EngineConfig, arch: Architecture, dtype: torch.dtype) -> int:
+    """Blocks in the pool: what the config names, or what its memory holds.
+
+    Raises:
+        ConfigError: the memory holds no block.
+    """
+    if config.num_kv_blocks is not None:
+        return config.num_kv_blocks
+    size = block_bytes(arch, config.block_size, dtype)
+    count = math.floor(config.kv_cache_gb * 2**30 / size)
+    check(count >= 1, config, "kv_cache_gb", f"holds no KV block: one takes {size / 2**30:.3g} GiB; raise it or lower --block-size")
+    return count

@@ -1,0 +1,55 @@
+"""Building blocks of a decoder."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_PACK_ROWS = 32
+
+
+class Linear:
+    """y = x W^T + b with the weight packed by oneDNN, where torch has it.
+
+    Activations are float32 on both sides, whatever the weight's dtype: in a bfloat16 model the residual stream and the norms keep
+    their precision, and only the products are done in bfloat16.
+
+    Packed, because a reordered weight is up to 2.5 times faster at 8 to 64 rows than F.linear (on a CPU that MKL does not favour),
+    fits any number of rows, and replaces the plain weight, where MKL's own prepacking keeps both and is made for one row count.
+
+    Args:
+        weight: [N, K].
+        bias: [N].
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._dtype = weight.dtype
+        self._packed = can_pack(weight.dtype)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS) if self._packed else weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[M, K] float32 -> [M, N] float32."""
+        x = x.to(self._dtype)
+        if self._packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "").float()
+        return F.linear(x, self._weight, self._bias).float()
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this torch on this CPU has packed products of the dtype."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * weight over the last dimension."""
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def gated_silu(gate_up: Tensor) -> Tensor:
+    """[M, 2 I] -> silu(first half) * second half, [M, I]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
