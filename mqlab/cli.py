@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from mqlab.arguments import HelpShown, build_parser, serve_configs, throughput_configs
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
@@ -12,6 +15,17 @@ from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabEr
 Command = Callable[[], int]
 
 _TAIL_LINES = 10
+
+
+def entry() -> NoReturn:
+    """The console script: ``main``, then out."""
+    status = main()
+    if threading.active_count() > 1:
+        # A core that nobody waits for any more may still be loading; taking the interpreter down around native code aborts.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,8 +58,9 @@ def _serve(namespace: argparse.Namespace) -> Command:
 
     def run() -> int:
         from mqlab.server.launch import serve
+        from mqlab.wire.log import log_to_stderr
 
-        _log_to_terminal()
+        log_to_stderr()
         return serve(*configs)
 
     return run
@@ -74,12 +89,6 @@ def _bench(namespace: argparse.Namespace) -> Command:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {"serve": _serve, "fetch": _fetch, "bench": _bench}
-
-
-def _log_to_terminal() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def _explain(error: MqlabError) -> str:

@@ -55,7 +55,8 @@ class EngineConfig:
     log_stats_interval: float = option(10.0, "seconds between the engine's own log lines; 0 turns them off")
 
     def __post_init__(self) -> None:
-        _check_at_least(self, 1, "max_model_len", "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
+        _check_at_least(self, 2, "max_model_len")
+        _check_at_least(self, 1, "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
         _check_at_least(self, 0, "num_threads", "log_stats_interval")
         check(self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
         check(bool(self.model), self, "model", "must not be empty")

@@ -49,6 +49,7 @@ def execute(source: Path, target: Path) -> Exception | None:
     """Run every cell with this interpreter's kernel and write the outcome to ``target``, failed or not."""
     # A kernel that the user installed under the same name belongs to another interpreter.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    os.environ["MQLAB_OUT"] = str(OUT)
     notebook = nbformat.read(source, as_version=4)
     client = NotebookClient(
         notebook,

@@ -17,6 +17,7 @@ from mqlab.client.base import BaseClient
 from mqlab.config import EngineConfig, ServerConfig, Settings, Timing
 from mqlab.errors import EngineDeadError
 from mqlab.front.frontend import Frontend
+from mqlab.front.textmodel import TextModel
 from mqlab.models.resolve import resolve
 from mqlab.server.app import build_app
 from mqlab.server.host import Host
@@ -49,10 +50,10 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
     with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener:
         client = make_client(server.topology, wiring or _wiring(engine, server, timing), log_to_terminal=True)
         _raise_file_limit()
-        if wiring is None:
-            resolve(engine.model, Settings.read().cache_dir)
+        # A tokenizer that cannot be read is found before the weights are, which takes longer.
+        text = TextModel.load(resolve(engine.model, Settings.read().cache_dir)) if wiring is None else None
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(client, server, listener))
+            runner.run(_serve(client, text, server, listener))
     return 0
 
 
@@ -60,11 +61,11 @@ def _wiring(engine: EngineConfig, server: ServerConfig, timing: Timing) -> Wirin
     return Wiring.of(engine, codec=server.codec, timing=timing)
 
 
-async def _serve(client: BaseClient, server: ServerConfig, listener: socket.socket) -> None:
+async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfig, listener: socket.socket) -> None:
     signals = _Signals()
     try:
         if not await signals.interrupts(client.start()):
-            state = ServerState(Frontend.of(client))
+            state = ServerState(Frontend(client, text) if text else Frontend.of(client))
             await _serve_ready(client, server, listener, state, signals)
     finally:
         await client.close()

@@ -6,7 +6,6 @@ and a ``__main__`` that must not run twice. What to run arrives pickled on stdin
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import sys
@@ -14,6 +13,7 @@ import traceback
 from pathlib import Path
 
 from mqlab.errors import MqlabError
+from mqlab.wire.log import log_to_stderr
 from mqlab.wire.parent import Stopped, leave_with_parent, stop_on_sigterm
 from mqlab.wire.report import Reporter
 from mqlab.wire.rundir import remove_tree
@@ -24,7 +24,7 @@ def main() -> None:
     life_fd, report_fd, parent_pid, run_dir = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     leave_with_parent(life_fd, parent_pid, run_dir)
     stop_on_sigterm()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     status = _run(Reporter(report_fd), run_dir)
     if os.getppid() != parent_pid:
         remove_tree(run_dir)  # the parent-death signal came first; nobody else is left to do it

@@ -1,0 +1,49 @@
+"""The sessions of this kernel by name. Held weakly: a session that nobody else knows is dropped, and its engine with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from mqlab.config import EngineConfig, Timing
+from mqlab.lab.session import Session
+
+
+@dataclass(frozen=True)
+class Served:
+    """What makes two ``serve`` commands the same."""
+
+    config: EngineConfig
+    topology: str
+    codec: str
+    timing: Timing
+
+
+class Registry:
+    """Names to sessions, and what each one serves."""
+
+    def __init__(self) -> None:
+        self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._served: dict[str, Served] = {}
+
+    def live(self) -> dict[str, Session]:
+        """Sessions that were not stopped, by name."""
+        return {name: session for name, session in sorted(self._sessions.items()) if not session.stopped}
+
+    def find(self, served: Served) -> Session | None:
+        """A session that serves just this and is healthy."""
+        same = (session for name, session in self.live().items() if self._served[name] == served)
+        return next((session for session in same if session.state()[0] == "ready"), None)
+
+    def get(self, name: str) -> Session | None:
+        """The live session of that name."""
+        return self.live().get(name)
+
+    def add(self, name: str, session: Session, served: Served) -> None:
+        """Know a session by a name, its first or another one."""
+        self._sessions[name] = session
+        self._served[name] = served
+
+
+SESSIONS = Registry()
+"""The one of this process."""

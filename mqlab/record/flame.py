@@ -1,0 +1,157 @@
+"""Sampled stacks: the folded text that py-spy and flamegraph.pl share, its sums, and a flame graph drawn from it.
+
+The text file is the record; every table and picture is a function of it and can be drawn again. The picture is plain SVG
+without scripts, styles or ids, so that it can stand in a notebook next to others and survives being saved with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+WIDTH = 1200
+ROW = 17
+CHARACTER = 6.6
+MIN_WIDTH = 1.0
+MAX_DEPTH = 60
+
+# First match wins. Light enough for dark text, so the picture needs no theme.
+_FILLS = (("mqlab", "#f6a54c"), ("torch", "#8fc1ea"), ("numba", "#8fc1ea"), ("zmq", "#b7dd9a"), ("asyncio", "#d9c3ee"))
+_OTHER = "#e3dccf"
+
+Stack = tuple[str, ...]
+"""Frames from the outermost to the innermost, as ``function (file)``."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of all samples a frame has: ``own`` when it is innermost, ``total`` when it is anywhere; both 0 to 1."""
+
+    frame: str
+    own: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Box:
+    """A frame in the picture: samples ``[start, start + count)`` at a depth."""
+
+    frame: str
+    depth: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Samples by stack."""
+
+    counts: Mapping[Stack, int]
+
+    @staticmethod
+    def parse(text: str) -> Stacks:
+        """Read folded stacks: ``outer;inner count``, one a line.
+
+        Raises:
+            ValueError: a line has no count.
+        """
+        counts: Counter[Stack] = Counter()
+        for number, line in enumerate(text.splitlines(), 1):
+            frames, _, count = line.rpartition(" ")
+            if not frames or not count.isdigit():
+                raise ValueError(f"line {number} of the stacks is {line[:80]!r}, not 'outer;inner count'")
+            counts[tuple(frames.split(";"))] += int(count)
+        return Stacks(counts)
+
+    @staticmethod
+    def load(path: Path) -> Stacks:
+        """Read a file of folded stacks."""
+        return Stacks.parse(path.read_text(encoding="utf-8"))
+
+    @staticmethod
+    def merge(parts: Mapping[str, Stacks]) -> Stacks:
+        """All parts in one, each below a frame with its name."""
+        return Stacks({(name, *stack): count for name, part in parts.items() for stack, count in part.counts.items()})
+
+    def save(self, path: Path) -> None:
+        """Write a file that ``load`` reads."""
+        lines = (f"{';'.join(stack)} {count}\n" for stack, count in sorted(self.counts.items()))
+        path.write_text("".join(lines), encoding="utf-8")
+
+    @property
+    def total(self) -> int:
+        """Samples in all."""
+        return sum(self.counts.values())
+
+    @property
+    def frames(self) -> set[str]:
+        """Every frame that was seen."""
+        return {frame for stack in self.counts for frame in stack}
+
+    def top(self, n: int = 10) -> list[Share]:
+        """The ``n`` frames with the most samples of their own, most first. Recursion counts once."""
+        own: Counter[str] = Counter()
+        anywhere: Counter[str] = Counter()
+        for stack, count in self.counts.items():
+            own[stack[-1]] += count
+            anywhere.update(dict.fromkeys(stack, count))
+        total = self.total or 1
+        return [Share(frame, count / total, anywhere[frame] / total) for frame, count in own.most_common(n)]
+
+
+def lay_out(stacks: Stacks, max_depth: int = MAX_DEPTH) -> Iterator[Box]:
+    """Boxes of a flame graph, equal frames side by side joined; what lies deeper than ``max_depth`` is left out."""
+    yield from _level(sorted(stacks.counts.items()), 0, 0, max_depth)
+
+
+def _level(stacks: list[tuple[Stack, int]], depth: int, start: int, max_depth: int) -> Iterator[Box]:
+    if depth == max_depth:
+        return
+    deeper = (item for item in stacks if len(item[0]) > depth)
+    for frame, group in groupby(deeper, key=lambda item: item[0][depth]):
+        members = list(group)
+        count = sum(samples for _, samples in members)
+        yield Box(frame, depth, start, count)
+        yield from _level(members, depth + 1, start, max_depth)
+        start += count
+
+
+def draw(stacks: Stacks, title: str) -> str:
+    """A flame graph as static SVG, outermost frames on top, frames too narrow to see left out.
+
+    Hovering shows a frame's name and share. Up to about 150 bytes a frame.
+    """
+    total = stacks.total or 1
+    boxes = [box for box in lay_out(stacks) if box.count * WIDTH / total >= MIN_WIDTH]
+    height = ROW * (2 + max((box.depth for box in boxes), default=0) + 1)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" role="img" '
+        f'font-family="monospace" font-size="11" fill="#1a1a1a">\n<title>{escape(title)}</title>\n'
+        f'<rect width="{WIDTH}" height="{height}" fill="#fdfaf4"/>\n<text x="6" y="{ROW - 4}" font-weight="bold">{escape(title)}</text>\n'
+    )
+    return head + "".join(_draw_boxes(boxes, total)) + "</svg>\n"
+
+
+def _draw_boxes(boxes: Iterable[Box], total: int) -> Iterator[str]:
+    for box in boxes:
+        x, width, y = box.start * WIDTH / total, box.count * WIDTH / total, ROW * (box.depth + 1.5)
+        tip = escape(f"{box.frame}: {box.count} samples, {box.count / total:.1%}")
+        rect = f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width - 0.4, 0.6):.1f}" height="{ROW - 1}" fill="{_fill(box.frame)}"/>'
+        yield f"<g><title>{tip}</title>{rect}{_label(box.frame, x, y, width)}</g>\n"
+
+
+def _label(frame: str, x: float, y: float, width: float) -> str:
+    room = int((width - 6) / CHARACTER)
+    if room < 3:
+        return ""
+    text = frame if len(frame) <= room else frame[: room - 1] + "…"
+    return f'<text x="{x + 3:.1f}" y="{y + 12:.1f}">{escape(text)}</text>'
+
+
+def _fill(frame: str) -> str:
+    _, _, file = frame.rpartition(" (")
+    return next((fill for package, fill in _FILLS if file.startswith(f"{package}/") or f"/{package}/" in file), _OTHER)

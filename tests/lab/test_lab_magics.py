@@ -1,0 +1,183 @@
+"""``%mqlab`` in a real shell."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+from waiting import until_sync
+
+from mqlab.config import EngineConfig
+from mqlab.errors import ConfigError, EngineStartError, ModelError
+from mqlab.lab.registry import SESSIONS
+from mqlab.lab.session import Session
+from mqlab.wire.spec import Spec
+from mqlab.wire.wiring import Wiring
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, model_folder: Path, tmp_path: Path) -> Iterator[InteractiveShell]:
+    """A shell with the extension, whose ``serve`` starts echo engines instead of real ones."""
+
+    def echo(config: EngineConfig, topology: str = "mq", *, name: str = "lab", **_: Any) -> Session:
+        factory = "no_such_factory" if config.max_num_seqs == 1 else "build"
+        wiring = Wiring(Spec(f"mqlab.engine.echo:{factory}", {"path": str(model_folder), "max_num_seqs": config.max_num_seqs}))
+        return Session(wiring, topology, name=name)
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr(Session, "of", staticmethod(echo))
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.run_line_magic("load_ext", "mqlab")
+    yield shell
+    for session in SESSIONS.live().values():
+        session.stop()
+    shell.reset(new_session=False)
+    InteractiveShell.clear_instance()
+
+
+Magic = Callable[[str], str]
+
+
+@pytest.fixture
+def magic(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Magic:
+    """Runs ``%mqlab …`` and returns what it printed."""
+
+    def magic(line: str) -> str:
+        capsys.readouterr()
+        shell.run_line_magic("mqlab", line)
+        return capsys.readouterr().out
+
+    return magic
+
+
+def test_serve_binds_a_session(shell: InteractiveShell, magic: Magic) -> None:
+    printed = magic("serve smollm2-135m --topology v1 -o here")
+    here = shell.user_ns["here"]
+    assert isinstance(here, Session) and here.topology == "v1" and here.generate_sync("Hello", max_tokens=1).text == "Hello"
+    assert f"engine pid {here.info.pid}" in printed and printed.startswith("here = ")
+    assert magic("serve smollm2-135m --quiet") == ""
+    assert shell.user_ns["lab"].topology == "mq"
+
+
+def test_the_same_again_is_reused_and_says_so(shell: InteractiveShell, magic: Magic) -> None:
+    magic("serve smollm2-135m")
+    first = shell.user_ns["lab"]
+    printed = magic("serve smollm2-135m -o again")
+    assert shell.user_ns["again"] is first
+    assert "already running" in printed and str(first.info.pid) in printed and "mq" in printed
+    first.stop()
+    magic("serve smollm2-135m")
+    assert shell.user_ns["lab"] is not first
+
+
+def test_something_else_of_that_name_replaces_it(shell: InteractiveShell, magic: Magic) -> None:
+    magic("serve smollm2-135m")
+    first = shell.user_ns["lab"]
+    assert "stopped" in magic("serve smollm2-135m --max-num-seqs 8")
+    assert first.stopped and not shell.user_ns["lab"].stopped
+
+
+def test_a_dead_engine_is_not_reused(shell: InteractiveShell, magic: Magic) -> None:
+    magic("serve smollm2-135m")
+    first = shell.user_ns["lab"]
+    psutil.Process(first.info.pid).kill()
+    until_sync(lambda: not first.health().ok)
+    magic("serve smollm2-135m")
+    assert shell.user_ns["lab"].health().ok
+
+
+def test_ps_and_stop(shell: InteractiveShell, magic: Magic) -> None:
+    assert "no session" in magic("ps")
+    magic("serve smollm2-135m")
+    magic("serve smollm2-135m --topology v1 -o other")
+    listed = magic("ps").splitlines()
+    assert [line.split()[0] for line in listed] == ["lab", "other"]
+    assert magic("stop other") == "other stopped\n"
+    assert shell.user_ns["other"].stopped and not shell.user_ns["lab"].stopped
+    magic("stop --all")
+    assert shell.user_ns["lab"].stopped and "no session" in magic("ps")
+
+
+@pytest.mark.parametrize("line", ["--help", "serve --help", "ps --help", "stop -h"])
+def test_help_succeeds(magic: Magic, line: str) -> None:
+    assert "usage: mqlab" in magic(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "COMMAND"),
+        ("serve --nope", "usage: mqlab serve MODEL"),
+        ("serve", "MODEL"),
+        ("serve smollm2-135m --nope", "--nope"),
+        ("serve smollm2-135m --port abc", "abc"),
+        ("serve smollm2-135m --port 70000", "70000"),
+        ("serve smollm2-135m --port 9000", "no HTTP port"),
+        ("serve smollm2-135m --topology ring", "ring"),
+        ("serve smollm2-135m -o 1st", "1st"),
+        ("serve smollm2-135m -o class", "class"),
+        ("serve smollm2-135m --max-num-seqs 0", "max-num-seqs=0"),
+        ("serve 'smollm2-135m", "quote"),
+        ("launch", "launch"),
+        ("stop", "no session 'lab'"),
+        ("stop nothing", "no session 'nothing'"),
+        ("stop lab --all", "not both"),
+    ],
+)
+def test_wrong_arguments_are_ordinary_errors(shell: InteractiveShell, line: str, words: str) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(ConfigError, match=words):
+        shell.run_line_magic("mqlab", line)
+    result = shell.run_cell(f"%mqlab {line}")
+    assert isinstance(result.error_in_exec, ConfigError) and not isinstance(result.error_in_exec, UsageError)
+    assert shell.run_cell("1 + 1").result == 2
+    assert psutil.Process().children() == before and not SESSIONS.live()
+
+
+def test_failed_start_raises_and_binds_nothing(shell: InteractiveShell, magic: Magic) -> None:
+    with pytest.raises(EngineStartError, match="no_such_factory"):
+        magic("serve smollm2-135m --max-num-seqs 1")
+    assert "lab" not in shell.user_ns and not SESSIONS.live()
+
+
+def test_wrong_model_costs_no_session(shell: InteractiveShell, magic: Magic) -> None:
+    magic("serve smollm2-135m")
+    with pytest.raises(ModelError, match="/no/such/folder"):
+        magic("serve /no/such/folder")
+    assert not shell.user_ns["lab"].stopped
+
+
+class Plain:
+    """A stream that can only write."""
+
+    def write(self, text: str) -> int:
+        """As a file's."""
+        return len(text)
+
+    def flush(self) -> None:
+        """As a file's."""
+
+
+@pytest.mark.parametrize("stream", [Plain, io.StringIO])
+def test_streams_without_a_file_number(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, stream: Callable[[], Any]) -> None:
+    monkeypatch.setattr(sys, "stdout", stream())
+    monkeypatch.setattr(sys, "stderr", stream())
+    for line in ("serve smollm2-135m", "serve smollm2-135m", "ps", "--help"):
+        shell.run_line_magic("mqlab", line)
+    assert shell.user_ns["lab"].generate_sync("Hello", max_tokens=1).text == "Hello"
+    shell.run_line_magic("mqlab", "stop lab")
+
+
+def test_deleting_the_variable_stops_the_engine(shell: InteractiveShell, magic: Magic) -> None:
+    magic("serve smollm2-135m")
+    pid = shell.user_ns["lab"].info.pid
+    shell.run_cell("del lab")
+    assert not psutil.pid_exists(pid) and "no session" in magic("ps")
