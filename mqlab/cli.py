@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted", 130)
     except MqlabError as error:
         return _fail(_explain(error), 1)
+    except OSError as error:  # a full disk, a folder that may not be written
+        return _fail(str(error), 1)
 
 
 def _command(argv: Sequence[str]) -> Command:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
+
+import msgspec
 
 from mqlab.errors import ConfigError
 
@@ -29,6 +31,19 @@ def check(ok: bool, owner: object, name: str, limit: str) -> None:
     if not ok:
         flag = "--" + name.replace("_", "-")
         raise ConfigError(f"{flag}={getattr(owner, name)!r} {limit}")
+
+
+def check_types(settings: Any) -> None:
+    """Hold every field of a settings class to its annotation.
+
+    Raises:
+        ConfigError: names the first field whose value is of another type, or none of its choices.
+    """
+    for name, kind in get_type_hints(type(settings)).items():
+        try:
+            msgspec.convert(getattr(settings, name), kind)
+        except msgspec.ValidationError as error:
+            check(False, settings, name, f"is not valid: {error}")
 
 
 def _check_at_least(owner: object, low: float, *names: str) -> None:
@@ -55,6 +70,7 @@ class EngineConfig:
     log_stats_interval: float = option(10.0, "seconds between the engine's own log lines; 0 turns them off")
 
     def __post_init__(self) -> None:
+        check_types(self)
         _check_at_least(self, 2, "max_model_len")
         _check_at_least(self, 1, "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
         _check_at_least(self, 0, "num_threads", "log_stats_interval")
@@ -80,6 +96,7 @@ class Timing:
     stop_grace: float = option(1.0, "time for an orderly stop before the engine is killed")
 
     def __post_init__(self) -> None:
+        check_types(self)
         for one in fields(self):
             check(getattr(self, one.name) > 0, self, one.name, "must be above 0")
 
@@ -95,6 +112,7 @@ class ServerConfig:
     drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
 
     def __post_init__(self) -> None:
+        check_types(self)
         check(0 <= self.port <= 65535, self, "port", "must be in [0, 65535]; 0 takes a free one")
         _check_at_least(self, 0, "drain_timeout")
 

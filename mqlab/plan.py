@@ -51,11 +51,6 @@ class Plan:
         """The chunks that yield a token, in the order of ``SampledTokens``."""
         return tuple(chunk for chunk in self.chunks if chunk.samples)
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens run in this step."""
-        return sum(len(chunk.tokens) for chunk in self.chunks)
-
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:

@@ -91,14 +91,12 @@ class Request(msgspec.Struct, frozen=True, tag="r", array_like=True, gc=False):
         prompt: token ids, at least one.
         params: ``n`` and ``stop`` are the front's business; the core ignores them.
         client: index of the front process that asks.
-        arrival_ns: CLOCK_MONOTONIC when the front took the request.
     """
 
     id: str
     prompt: Sequence[TokenId]
     params: SamplingParams
     client: int = 0
-    arrival_ns: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, tag="a", array_like=True, gc=False):

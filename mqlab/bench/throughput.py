@@ -83,6 +83,8 @@ def main(engine: EngineConfig, workload: ThroughputConfig, timing: Timing, *, wi
     Raises:
         ConfigError, ModelError, EngineStartError, EngineDeadError, RequestError.
     """
+    if workload.output_json is not None and not Path(workload.output_json).resolve().parent.is_dir():
+        raise ConfigError(f"--output-json={workload.output_json!r}: its folder does not exist; make it first")
     if wiring is None:
         resolve(engine.model, Settings.read().cache_dir)
         wiring = Wiring.of(engine, codec=workload.codec, timing=timing)
@@ -162,7 +164,12 @@ def _with_text(client: EngineClient) -> Generate:
     front = Frontend.of(client)
 
     async def generate(request_id: str, prompt: list[int], params: SamplingParams) -> int:
-        return (await front.complete(prompt, params, request_id=request_id)).usage.completion_tokens
+        count = 0
+        # Piece by piece, as a server does it; a whole completion would be decoded once, at its end.
+        async with aclosing(front.generate(prompt, params, request_id=request_id)) as outputs:
+            async for output in outputs:
+                count += len(output.tokens)
+        return count
 
     return generate
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
+from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
 from mqlab.config import Timing
 from mqlab.errors import (
@@ -107,6 +108,7 @@ class BaseClient(ABC):
         self._starting: asyncio.Task[ModelInfo] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._stopped = False
+        self._over: asyncio.Future[None] | None = None
 
     # --- what a topology adds
 
@@ -141,7 +143,9 @@ class BaseClient(ABC):
             raise ClientClosedError("the client is closed; make a new one")
         if self._starting is not None:
             raise MqlabError("the client was started already; start() is called once, 'async with' does it")
-        self._starting = asyncio.get_running_loop().create_task(self._start())
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._starting = loop.create_task(self._start())
         try:
             self._info = await self._starting
         except BaseException as error:
@@ -165,7 +169,7 @@ class BaseClient(ABC):
         slot = await self._streams.open(request.id)
         try:
             self._ensure_usable()
-            await self._send(request)
+            await self._hand_over(request, slot)
             while True:
                 delta = slot.take_nowait() or await slot.take()
                 if delta.error is not None:
@@ -179,37 +183,45 @@ class BaseClient(ABC):
 
     async def abort(self, ids: Iterable[str]) -> None:
         """See EngineClient.abort."""
-        if self._alive:
-            self._post(Abort(tuple(ids)))
+        # Only text can be the id of a live request, and what is not known is ignored.
+        known = tuple(id for id in ids if isinstance(id, str))
+        if self._alive and known:
+            self._post(Abort(known))
 
     async def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
         """See EngineClient.call."""
         self._ensure_usable()
-        plain = _plain_arguments(method, args)
+        plain = _plain_arguments(str(method), args)
         number = next(self._call_ids)
         future = self._calls[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout):
-                await self._send(Call(number, method, plain))
+                await self._send(Call(number, str(method), plain))
                 return await future
         except TimeoutError as error:
             raise CallTimeout(f"{method} did not answer within {timeout} s; it may still run") from error
         finally:
             del self._calls[number]
+            if future.done() and not future.cancelled():
+                future.exception()  # seen: a send that failed first is what the caller is told
 
     async def stats(self) -> EngineStats:
         """See EngineClient.stats."""
         return msgspec.convert(await self.call("stats"), EngineStats)
 
     def glance(self) -> EngineStats:
-        """The counters and gauges that the engine published last; asks nobody, works from any thread and for a dead engine.
+        """The counters and gauges that the engine published last, without ``finished``; asks nobody, works from any thread.
 
         Raises:
             ClientClosedError: not started, or closed.
         """
-        if self._page is None:
-            raise ClientClosedError("the client is not running: there is no page of statistics")
-        return self._page.read()
+        page = self._page
+        try:
+            if page is not None:
+                return page.read()
+        except ValueError:  # closed by the loop's thread between the two lines
+            pass
+        raise ClientClosedError("the client is not running: there is no page of statistics")
 
     def log_tail(self) -> str:
         """The last lines that the engine wrote to a log of its own; empty where it shares this process."""
@@ -239,7 +251,7 @@ class BaseClient(ABC):
             self._end_hung()
 
     def _end_hung(self) -> None:
-        """End an engine that was declared hung; a layout whose engine is a child kills it."""
+        """End an engine that was declared dead while it runs; a layout whose engine is a child kills it."""
 
     async def close(self, *, drain: float = 0.0) -> None:
         """See EngineClient.close."""
@@ -271,7 +283,7 @@ class BaseClient(ABC):
         """The engine is gone: the first cause ends every stream and call, now and later."""
         if self._dead is None:
             self._dead = Dead(cause, traceback)
-            self._fail_all(self._death)
+            self._end(self._death)
 
     def _death(self) -> EngineDeadError:
         assert self._dead is not None
@@ -292,7 +304,33 @@ class BaseClient(ABC):
         if self._info is None:
             raise ClientClosedError("the client was not started: use 'async with' or await start()")
 
-    def _fail_all(self, make_error: Callable[[], MqlabError]) -> None:
+    async def _hand_over(self, request: Request, slot: Slot) -> None:
+        try:
+            await self._send(request)
+        except Exception:
+            slot.finished = True  # the core has not got it: there is nothing to abort, and no last delta to wait for
+            raise
+
+    async def _sent(self, sending: asyncio.Future[Any]) -> None:
+        """Wait until a socket has taken a message, or until death or a close ends the wait.
+
+        Whoever waits may be cancelled; the message is still sent, so that an abort behind it has a request to meet.
+
+        Raises:
+            EngineDeadError, ClientClosedError
+        """
+        if sending.done():
+            return sending.result()
+        assert self._over is not None
+        await asyncio.wait({sending, self._over}, return_when=asyncio.FIRST_COMPLETED)
+        if self._over.done():
+            raise self._death() if self._dead is not None else _closed_meanwhile()
+        return sending.result()
+
+    def _end(self, make_error: Callable[[], MqlabError]) -> None:
+        """Streams and calls end with an error; so does what waits to be sent."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
         self._streams.fail(make_error)
         for future in self._calls.values():
             if not future.done():
@@ -307,13 +345,15 @@ class BaseClient(ABC):
                 async with asyncio.timeout(drain):
                     await self._drained()
         self._stopped = True
-        self._fail_all(lambda: ClientClosedError("the client was closed while the request ran"))
+        self._end(_closed_meanwhile)
         await self._stop()
 
     async def _drained(self) -> None:
         while self._alive and not self._streams.idle:
             await asyncio.sleep(0.01)
 
+
+_REQUEST = msgspec.msgpack.Decoder(Request)
 
 # Unbound, outside of the instances: bound methods in an instance would be a cycle, and a dropped client would wait for the collector.
 _ON_EVENT: dict[type, Callable[[BaseClient, Any], None]] = {
@@ -331,12 +371,14 @@ async def watch_loop(client: weakref.ref[BaseClient], interval: float) -> None:
         await asyncio.sleep(interval)
 
 
+def _closed_meanwhile() -> ClientClosedError:
+    return ClientClosedError("the client was closed while the request ran")
+
+
 def _checked(request: Request) -> Request:
     """The request with every field of its type, and a copy of its own: a wrong one must fail here, not in the engine's decoder."""
     try:
-        return msgspec.convert(msgspec.to_builtins(request), Request)
-    except InvalidRequest:
-        raise
+        return _REQUEST.decode(msgspec.msgpack.encode(request))
     except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"request {request.id!r} is malformed: {error}") from error
 
@@ -344,8 +386,8 @@ def _checked(request: Request) -> Request:
 def _plain_arguments(method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments as what every codec can carry."""
     try:
-        return tuple(msgspec.to_builtins(args))
-    except TypeError as error:
+        return tuple(msgspec.msgpack.decode(msgspec.msgpack.encode(args)))
+    except (TypeError, ValueError, OverflowError) as error:
         raise CallError(f"{method}: an argument cannot be sent: {error}; pass numbers, strings, lists and dicts") from error
 
 

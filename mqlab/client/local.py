@@ -31,14 +31,14 @@ class LocalClient(BaseClient):
         self._page = StatsPage()
         self._page.enter(Phase.LOADING)
         limit = self.timing.start_timeout
+        deadline = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit):
+            async with deadline:
                 core = await self._worker.run(partial(_build, self._wiring, self._abandoned))
-        except TimeoutError as error:
-            raise EngineStartError(
-                f"the engine was not ready within {limit:g} s (start_timeout); raise the limit if it still loads"
-            ) from error
         except Exception as error:
+            if deadline.expired():
+                late = f"the engine was not ready within {limit:g} s (start_timeout)"
+                raise EngineStartError(f"{late}; raise the limit if it still loads") from error
             raise EngineStartError(f"{type(error).__name__}: {error}", log_tail=traceback.format_exc()) from error
         self._service = Service(core, self._page, self._wiring.log_stats_interval)
         return self._service.info

@@ -23,6 +23,7 @@ from mqlab.wire.statspage import StatsPage
 from mqlab.wire.wiring import Wiring
 
 PAGE = "stats"
+_LAST_OUTPUTS_S = 0.02
 
 
 class Hold:
@@ -34,7 +35,6 @@ class Hold:
         self.child: Child | None = None
         self.watch: ExitWatch | None = None
         self.sockets: SocketSet[Any] | None = None
-        self.page: StatsPage | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
         self.ended: asyncio.Future[None] = self.loop.create_future()
@@ -111,7 +111,7 @@ class RemoteClient(BaseClient):
     async def _start(self) -> ModelInfo:
         hold = self._hold = Hold()
         weakref.finalize(self, hold.abandon)
-        self._page = hold.page = StatsPage.create(hold.run_dir.path / PAGE)
+        self._page = StatsPage.create(hold.run_dir.path / PAGE)
         hold.sockets = async_sockets(io_threads=self.io_threads)
         self._open_before(hold.sockets, hold.run_dir)
         hold.child = launch(self._entry(hold.run_dir), hold.run_dir.path, log_to_terminal=self._log_to_terminal)
@@ -130,9 +130,12 @@ class RemoteClient(BaseClient):
         handshake = hold.loop.create_task(self._ready_then_handshake(hold, sockets))
         try:
             await asyncio.wait({handshake, hold.ended}, timeout=self.timing.start_timeout, return_when=asyncio.FIRST_COMPLETED)
-            if handshake.done():
+            if not handshake.done():
+                raise self._start_error(hold)
+            try:
                 return handshake.result()
-            raise self._start_error(hold)
+            except Exception as error:
+                raise EngineStartError(f"the handshake failed: {type(error).__name__}: {error}") from error
         finally:
             handshake.cancel()
 
@@ -172,6 +175,14 @@ class RemoteClient(BaseClient):
         self._on_report()
         hold.loop.remove_reader(hold.child.reports.fd)
         hold.end()
+        # What it sent before it died may still lie in a socket: the streams read that first.
+        mourn = weakref.WeakMethod(self._mourn)
+        hold.loop.call_later(_LAST_OUTPUTS_S, lambda: _call_weak(mourn))
+
+    def _mourn(self) -> None:
+        hold = self._hold
+        if hold is None or hold.child is None:
+            return
         failed = self._failure()
         cause = failed.cause if failed else hold.child.describe_exit()
         self._die(f"the engine died: {cause}", failed.traceback if failed else "")
@@ -182,6 +193,7 @@ class RemoteClient(BaseClient):
     def lose(self, error: Exception) -> None:
         """A message could not be understood: what follows cannot be trusted."""
         self._die(f"a message of the engine could not be handled: {type(error).__name__}: {error}")
+        self._end_hung()
 
     def _health(self) -> Health:
         health = super()._health()

@@ -36,6 +36,7 @@ def admit(request: Request, info: ModelInfo, fallback_seed: int) -> Sequence:
     _check_length(len(tokens), info)
     params = _typed(request.params)
     _ids(params.stop_token_ids, "stop_token_ids", info)
+    _check_choice_left(params, info)
     room = capacity(info.max_model_len, info.num_blocks, info.block_size) - len(tokens)
     return Sequence(
         id=request.id,
@@ -71,6 +72,14 @@ def _typed(params: SamplingParams) -> SamplingParams:
         return msgspec.convert(msgspec.to_builtins(params), SamplingParams)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidRequest(f"sampling parameters: {error}") from error
+
+
+def _check_choice_left(params: SamplingParams, info: ModelInfo) -> None:
+    """Below ``min_tokens`` end tokens and stop ids are masked: something must be left to choose from."""
+    ends = {*params.stop_token_ids, *info.eos_token_ids}
+    if params.min_tokens and len(ends) >= info.vocab_size:
+        remedy = "name fewer stop_token_ids, or leave out min_tokens"
+        raise InvalidRequest(f"min_tokens={params.min_tokens} with {len(ends)} end and stop ids leaves no token to choose from: {remedy}")
 
 
 def _check_length(length: int, info: ModelInfo) -> None:

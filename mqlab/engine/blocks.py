@@ -25,11 +25,6 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))
 
     @property
-    def num_free(self) -> int:
-        """Blocks nobody holds."""
-        return len(self._free)
-
-    @property
     def num_used(self) -> int:
         """Blocks held by sequences."""
         return self.num_blocks - len(self._free)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from mqlab.engine.core import Core, apply, no_op
+from mqlab.engine.core import Core, apply, no_op, step
 from mqlab.plan import InFlight, SampledTokens
 from mqlab.types import Call, Command, EngineStats, Event, ModelInfo, Reply
 from mqlab.wire.statspage import Phase, StatsPage
@@ -50,9 +50,8 @@ class Service:
 
     def step(self, on_device_busy: Callable[[], None] = no_op) -> list[Event]:
         """One whole step, stamped."""
-        flight = self.begin()
-        on_device_busy()
-        return self.finish(flight.wait())
+        self._page.enter(Phase.STEP)
+        return self._account(step(self._core, on_device_busy))
 
     def begin(self) -> InFlight:
         """Schedule and launch, stamped; for layouts that wait elsewhere."""
@@ -60,10 +59,12 @@ class Service:
         return self._core.begin()
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
-        """Account a step."""
-        events = [_plain(event) for event in self._core.finish(sampled)]
+        """Account a step that ``begin`` launched."""
+        return self._account(self._core.finish(sampled))
+
+    def _account(self, events: list[Event]) -> list[Event]:
         self.idle()
-        return events
+        return [_plain(event) for event in events]
 
     def idle(self) -> None:
         """The loop turns with nothing on the device: stamp, publish, log."""
@@ -82,8 +83,9 @@ def _plain(event: Event) -> Event:
     if type(event) is not Reply:
         return event
     try:
-        return Reply(event.id, msgspec.to_builtins(event.value), event.error, event.client)
-    except TypeError as error:
+        plain = msgspec.msgpack.decode(msgspec.msgpack.encode(event.value))
+        return Reply(event.id, plain, event.error, event.client)
+    except (TypeError, ValueError, OverflowError) as error:
         return Reply(event.id, error=f"the call's result cannot be sent: {error}", client=event.client)
 
 

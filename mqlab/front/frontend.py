@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from mqlab.client.base import EngineClient
-from mqlab.clock import MonotonicClock
 from mqlab.errors import ModelError
 from mqlab.front.choice import ChoiceReader, Tally
 from mqlab.front.collect import ChoiceCollector
@@ -27,7 +26,6 @@ LONG_TEXT = 8192
 """Characters from which on text is tokenised off the event loop; below, the way to a thread costs more than it saves."""
 
 _SEED_SPAN = 2**64
-_CLOCK = MonotonicClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +157,13 @@ class Frontend:
         return ids
 
     async def _open(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> _Job:
-        arrival_ns = _CLOCK.now_ns()
         params = checked_params(params)
         if request_id is not None:
             check_unicode(request_id, "request_id")
         ids = await self.encode(prompt)
         name = request_id if request_id is not None else f"{self._prefix}-{next(self._numbers)}"
         tally = Tally(len(ids), params.n)
-        requests = [Request(child, ids, own, 0, arrival_ns) for child, own in _children(name, params)]
+        requests = [Request(child, ids, own) for child, own in _children(name, params)]
         readers = {one.id: ChoiceReader(name, i, self.text.tokenizer, params, tally) for i, one in enumerate(requests)}
         return _Job(name, ids, requests, readers, tally)
 

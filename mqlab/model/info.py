@@ -31,7 +31,7 @@ def model_info(config: EngineConfig, folder: Path, arch: Architecture, dtype: to
         vocab_size=arch.vocab,
         max_model_len=max_len,
         max_prompt_len=min(max_len, pool) - 1,
-        eos_token_ids=eos_token_ids(folder),
+        eos_token_ids=tuple(token for token in eos_token_ids(folder) if 0 <= token < arch.vocab),
         num_blocks=num_blocks,
         block_size=config.block_size,
         pid=os.getpid(),

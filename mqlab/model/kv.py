@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
@@ -35,8 +36,9 @@ def allocate(arch: Architecture, num_blocks: int, block_size: int, dtype: torch.
     """One LayerCache a layer. The memory is touched only as blocks are first used.
 
     Raises:
-        ConfigError: the machine refuses that much.
+        ConfigError: the machine has not that much, or refuses it.
     """
+    _check_memory(num_blocks * block_bytes(arch, block_size, dtype), num_blocks)
     shape = (num_blocks, arch.kv_heads, block_size, arch.head_dim)
     try:
         return [_layer(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)) for _ in range(arch.layers)]
@@ -44,6 +46,14 @@ def allocate(arch: Architecture, num_blocks: int, block_size: int, dtype: torch.
         size = num_blocks * block_bytes(arch, block_size, dtype) / 2**30
         message = f"{num_blocks} KV blocks take {size:.0f} GiB, which this machine refuses; lower --num-kv-blocks or --kv-cache-gb"
         raise ConfigError(message) from error
+
+
+def _check_memory(size: int, num_blocks: int) -> None:
+    # The system promises more than it has, and kills the engine when the blocks are used.
+    available = psutil.virtual_memory().available
+    if size > available:
+        message = f"{num_blocks} KV blocks take {size / 2**30:.1f} GiB, this machine has {available / 2**30:.1f} GiB available"
+        raise ConfigError(f"{message}; lower --num-kv-blocks or --kv-cache-gb")
 
 
 def _layer(keys: Tensor, values: Tensor) -> LayerCache:

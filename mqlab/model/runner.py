@@ -10,6 +10,7 @@ import torch
 from tqdm import tqdm
 
 from mqlab.config import Dtype, EngineConfig, Settings
+from mqlab.errors import ModelError
 from mqlab.model.architecture import Architecture, read_architecture
 from mqlab.model.attention import use_threads
 from mqlab.model.batch import BatchTensors
@@ -95,7 +96,11 @@ def build(config: EngineConfig) -> TorchRunner:
 def _load(info: ModelInfo, folder: Path, arch: Architecture, dtype: torch.dtype, threads: int) -> TorchRunner:
     with torch.inference_mode():
         cache = allocate(arch, info.num_blocks, info.block_size, dtype)
-        decoder = Decoder(arch, Weights(folder, dtype), max_len=info.max_prompt_len + 1)
+        try:
+            decoder = Decoder(arch, Weights(folder, dtype), max_len=info.max_prompt_len + 1)
+        except (MemoryError, RuntimeError) as error:
+            # torch says out of memory with a RuntimeError; what else one may mean here is told with its text.
+            raise ModelError(f"{folder} cannot be loaded: {error}; serve a smaller model, or free memory") from error
         return TorchRunner(info, decoder, cache, threads)
 
 

@@ -55,6 +55,8 @@ class Weights:
         file = self._file_of[name]
         try:
             tensor = self._files[file].get_tensor(name)
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise unreadable(self._folder / file, error) from error
         except SafetensorError as error:
             raise ModelError(f"{self._folder / file} lacks {name!r}, which the index places there: {error}; download it again") from error
         # A copy, or one tensor would keep the whole file mapped.
@@ -99,5 +101,12 @@ def _require(path: Path, message: str) -> None:
 def _open_file(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
+    except SafetensorError as error:
         raise ModelError(f"{path} is not a whole safetensors file: {error}; download it again") from error
+    except (OSError, MemoryError, RuntimeError) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> ModelError:
+    """The machine, not the file, is to blame: no permission, or not enough memory to map it."""
+    return ModelError(f"{path} cannot be read: {error}; see that it may be read and that there is memory for it, or serve a smaller model")

@@ -92,7 +92,8 @@ async def _serve_ready(client: BaseClient, server: ServerConfig, listener: socke
 
 
 async def _until_dead(client: BaseClient) -> None:
-    while (await client.check()).ok:
+    # A hang is for the client to judge, which then declares the engine dead.
+    while (await client.check()).state != "dead":
         await asyncio.sleep(_HEALTH_POLL_S)
 
 

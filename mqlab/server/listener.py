@@ -10,6 +10,7 @@ import psutil
 from mqlab.errors import ConfigError
 
 _BACKLOG = 2048
+_HOSTS = "use 127.0.0.1 for this machine, 0.0.0.0 for all"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -22,8 +23,8 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"--host={host!r} is no address: {error.strerror}; use 127.0.0.1 for this machine, 0.0.0.0 for all") from error
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"--host={host!r} is no address: {error}; {_HOSTS}") from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,7 +48,7 @@ def _explain(error: OSError, host: str, port: int) -> str:
         return f"port {port} on {host} is taken{_holder(port)}; choose another --port, or --port 0 for a free one"
     if error.errno == errno.EACCES:
         return f"port {port} may not be used by this user; choose a --port of 1024 or above"
-    return f"cannot listen on --host={host!r} --port={port}: {error.strerror}"
+    return f"cannot listen on --host={host!r} --port={port}: {error.strerror}; {_HOSTS}"
 
 
 def _holder(port: int) -> str:

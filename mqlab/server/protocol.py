@@ -35,8 +35,23 @@ _NOT_OFFERED: dict[str, Any] = {
     "structured_outputs": None,
     "tools": [],
     "functions": [],
+    "tool_choice": "none",
     "modalities": ["text"],
     "audio": None,
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+    "chat_template": None,
+    "chat_template_kwargs": {},
+    "documents": [],
+    "guided_json": None,
+    "guided_regex": None,
+    "guided_choice": None,
+    "guided_grammar": None,
+    "allowed_token_ids": [],
+    "length_penalty": 1,
+    "truncate_prompt_tokens": None,
+    "return_token_ids": False,
+    "prompt_embeds": None,
 }
 """Known fields without effect here, with the value that asks for nothing."""
 

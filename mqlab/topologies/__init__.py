@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from mqlab.client.base import BaseClient
+from mqlab.config import check_types
 from mqlab.errors import ConfigError
 from mqlab.wire.wiring import Wiring
 
@@ -45,5 +46,6 @@ def make_client(topology: str, wiring: Wiring, *, preset: str = "best", log_to_t
         raise ConfigError(
             f"topology {topology!r} does not take these options: {sorted(options)}; it has {list(vars(module.Options()))}"
         ) from error
+    check_types(chosen)
     extra = {"log_to_terminal": log_to_terminal} if name in OWN_PROCESS else {}
     return getattr(module, TOPOLOGIES[name])(wiring, chosen, **extra)

@@ -14,7 +14,7 @@ generations one and two of the health check, the data socket's retries (readines
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import time
 import traceback
 import weakref
@@ -113,8 +113,7 @@ class MqClient(RemoteClient):
         return [feed(me, self._output, MqClient.on_event), feed(me, self._beats, MqClient.on_beat)]
 
     async def _send(self, command: Command) -> None:
-        # Shielded: a stream that is cancelled while it waits for room is still sent, so that the abort behind it has a request to meet.
-        await asyncio.shield(self._input.send(self._codec.encode(command)))
+        await self._sent(self._input.send(self._codec.encode(command)))
 
     def _post(self, command: Command) -> None:
         # The future is the socket's to keep; a close cancels it.
@@ -168,7 +167,9 @@ class MqEngine:
 
     def last_words(self, dead: Dead) -> None:
         """Tell the front why the engine ends."""
-        self._output.send(self._codec.encode(dead))
+        self._outbox.append(dead)
+        with contextlib.suppress(Exception):  # what made the engine fail may be what it cannot send
+            self._send_outputs()
         self._sockets.close(linger_ms=_LINGER_MS)
 
     def _wait_for_input(self) -> None:

@@ -84,7 +84,7 @@ class V1Client(RemoteClient):
         return [feed(weakref.ref(self), self._output, V1Client.on_event)]
 
     async def _send(self, command: Command) -> None:
-        await self._input.send_multipart([_RANK, self._codec.encode(command)])
+        await self._sent(self._input.send_multipart([_RANK, self._codec.encode(command)]))
 
     def _post(self, command: Command) -> None:
         # The future is the socket's to keep; a close cancels it.
@@ -155,13 +155,16 @@ def _receive_commands(address: str, wiring: Wiring, info: ModelInfo, inbox: Simp
         inbox.put(error)
 
 
-def _send_events(address: str, wiring: Wiring, outbox: SimpleQueue[Event | None]) -> None:
-    """The output thread: encode off the engine's loop; None flushes and ends it."""
+def _send_events(address: str, wiring: Wiring, outbox: SimpleQueue[Event | None], inbox: SimpleQueue[Command | Exception]) -> None:
+    """The output thread: encode off the engine's loop; None flushes and ends it. What it cannot encode is the loop's death."""
     codec = wiring.build_codec()
     sockets = sync_sockets()
     socket = sockets.connect("push", address)
     while (event := outbox.get()) is not None:
-        socket.send(codec.encode(event))
+        try:
+            socket.send(codec.encode(event))
+        except Exception as error:
+            inbox.put(error)
     sockets.close(linger_ms=_LINGER_MS)
 
 
@@ -170,7 +173,7 @@ def run_engine(reporter: Reporter, run_dir: Path, *, wiring: Wiring, input_addre
     service = Service(wiring.build_core(), page_of(run_dir), wiring.log_stats_interval)
     engine = V1Engine(service, wiring.timing.idle_interval)
     _start_thread("input", _receive_commands, input_address, wiring, service.info, engine.inbox)
-    output = _start_thread("output", _send_events, output_address, wiring, engine.outbox)
+    output = _start_thread("output", _send_events, output_address, wiring, engine.outbox, engine.inbox)
     reporter.ready()
     try:
         engine.run()

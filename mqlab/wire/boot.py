@@ -27,7 +27,7 @@ def main() -> None:
     log_to_stderr()
     status = _run(Reporter(report_fd), run_dir)
     if os.getppid() != parent_pid:
-        remove_tree(run_dir)  # the parent-death signal came first; nobody else is left to do it
+        remove_tree(run_dir)  # nobody else is left to do it
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads may sit in ZeroMQ or torch for ever; an ordinary exit would join them.

@@ -16,15 +16,29 @@ from mqlab.types import Health
 from mqlab.wire.process import Child
 from mqlab.wire.statspage import Phase, StatsPage
 
+_POLL_S = 0.2
+
 
 class ExitWatch:
     """Calls back on the event loop when a child ends. Start and close on the loop's thread."""
 
     def __init__(self, child: Child, on_exit: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pidfd: int | None = os.pidfd_open(child.pid)
+        self._child = child
         self._on_exit = on_exit
-        self._loop.add_reader(self._pidfd, self._fire)
+        self._pidfd: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if hasattr(os, "pidfd_open"):
+            self._pidfd = os.pidfd_open(child.pid)
+            self._loop.add_reader(self._pidfd, self._fire)
+        else:  # macOS
+            self._poll()
+
+    def _poll(self) -> None:
+        if self._child.exit_code() is None:
+            self._timer = self._loop.call_later(_POLL_S, self._poll)
+        else:
+            self._fire()
 
     def _fire(self) -> None:
         self.close()
@@ -32,6 +46,8 @@ class ExitWatch:
 
     def close(self) -> None:
         """Stop watching; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._pidfd is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._pidfd)

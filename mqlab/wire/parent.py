@@ -1,7 +1,8 @@
 """How a child notices that its parent is gone. An engine never outlives its parent, and never signals it.
 
-Two independent ways: a pipe whose end-of-file means "parent died", read by a thread that needs the GIL only to act; and the
-kernel's parent-death signal (Linux). Both end the process and remove the run folder, for nobody else is left to do so.
+Two independent ways. A pipe whose end-of-file means "parent died" is read by a thread, which removes the run folder, for nobody
+else is left to do so, and ends the process; it needs the GIL for that. Where the GIL is held, the kernel's parent-death signal
+(Linux) meets a handler in C that sets an alarm, and the alarm ends the process a second later.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def leave_with_parent(life_fd: int, parent_pid: int, run_dir: Path) -> None:
     threading.Thread(target=_wait_for_end, args=(life_fd, run_dir), name="mqlab-parent", daemon=True).start()
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
-        # Not SIGTERM: that is the parent's own way to ask for a stop, and then the folder is the parent's to remove.
-        signal.signal(signal.SIGHUP, lambda *_: _leave(run_dir))
+        # The handler is libc's alarm itself, called with the signal's number, which is 1: in one second SIGALRM ends the process
+        # unless the thread above, which also removes the folder, was faster. Not SIGTERM: that is the parent's way to ask for a stop.
+        libc.signal(signal.SIGHUP, libc.alarm)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
         # py-spy in a sibling process may attach even where Yama restricts tracing to ancestors.
         libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)

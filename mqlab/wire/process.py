@@ -63,7 +63,9 @@ class Child:
         """The last lines that it wrote to its log; empty where the log went to the terminal."""
         if self._log is None or not self._log.exists():
             return ""
-        return self._log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
 
     def describe_exit(self) -> str:
         """How it ended, in words."""
@@ -78,7 +80,8 @@ class Child:
 def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Child:
     """Start ``entry.build(reporter, run_dir)`` in a new process, as a command of its own.
 
-    The child is in its own session: an interrupt in the notebook or the terminal does not reach it. Call from a thread that
+    The child is in a process group of its own, so that an interrupt in the notebook or the terminal does not reach it, but in the
+    parent's session: when the parent dies, the kernel then continues a stopped child, which can leave. Call from a thread that
     lives at least as long as the child should (the kernel ties the parent-death signal to it).
 
     Args:
@@ -90,23 +93,38 @@ def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Chil
     log = None if log_to_terminal else run_dir / _LOG
     command = [sys.executable, "-P", "-m", "mqlab.wire.boot", str(life_read), str(report_write), str(os.getpid()), str(run_dir)]
     try:
-        with Path(log or os.devnull).open("ab") as sink:
-            output = None if log is None else sink
-            popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(life_read, report_write),
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+        popen = _start(command, (life_read, report_write), log)
+    except BaseException:
+        os.close(life_write)
+        os.close(report_read)
+        raise
     finally:
         os.close(life_read)
         os.close(report_write)
     child = Child(popen, life_write, report_read, log)
     _send_entry(popen, entry)
     return child
+
+
+def _start(command: list[str], pass_fds: tuple[int, ...], log: Path | None) -> subprocess.Popen[bytes]:
+    with Path(log or os.devnull).open("ab") as sink:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=sink if log or not _is_open(1) else None,
+            stderr=sink if log or not _is_open(2) else None,
+            pass_fds=pass_fds,
+            process_group=0,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _send_entry(popen: subprocess.Popen[bytes], entry: Spec) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ _MAX_IPC_PATH = 107  # sizeof(sockaddr_un.sun_path) - 1
 
 
 class RunDir:
-    """A folder of mode 0700 whose name carries the owner's pid, so that one left behind by a killed owner can be told and swept."""
+    """A folder of mode 0700 that carries its owner's pid and lock, so that one left behind by a killed owner can be told and swept."""
 
     def __init__(self) -> None:
         root = Settings.read().runtime_dir
@@ -24,6 +25,8 @@ class RunDir:
             raise ConfigError(f"MQLAB_RUNTIME={str(root)!r} is not a folder; make it, or unset the variable to use /tmp")
         _sweep(root)
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
+        self._owned: int | None = os.open(self.path, os.O_RDONLY)
+        fcntl.flock(self._owned, fcntl.LOCK_EX)
 
     def ipc(self, name: str) -> str:
         """A ZeroMQ address inside the folder.
@@ -40,6 +43,9 @@ class RunDir:
 
     def remove(self) -> None:
         """Delete the folder; idempotent."""
+        if self._owned is not None:
+            os.close(self._owned)
+            self._owned = None
         remove_tree(self.path)
 
 
@@ -55,5 +61,17 @@ def _sweep(root: Path) -> None:
     for path in root.glob(f"{_PREFIX}*-*"):
         pid = path.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(FileNotFoundError):  # another process sweeps too
-            if pid.isdigit() and not Path("/proc", pid).exists() and path.stat().st_uid == os.getuid():
+            if pid.isdigit() and not Path("/proc", pid).exists() and path.stat().st_uid == os.getuid() and not _is_locked(path):
                 remove_tree(path)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether its owner lives, in another PID namespace that shares the folder."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

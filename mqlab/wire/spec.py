@@ -34,7 +34,7 @@ class Spec:
             found: Any = importlib.import_module(module)
             for part in name.split("."):
                 found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"spec target {self.target!r} cannot be resolved: {error}") from error
         return found
 

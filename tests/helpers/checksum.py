@@ -51,7 +51,7 @@ class ChecksumRunner:
 
     def check(self, plan: Plan) -> None:
         assert 1 <= len(plan.chunks) <= self.config.max_num_seqs
-        assert plan.num_tokens <= self.config.max_num_batched_tokens
+        assert sum(len(chunk.tokens) for chunk in plan.chunks) <= self.config.max_num_batched_tokens
         assert all(chunk.tokens for chunk in plan.chunks)
         blocks = [block for chunk in plan.chunks for block in chunk.blocks]
         assert len(blocks) == len(set(blocks)), "a block is shared"
