@@ -22,6 +22,7 @@ from typing import Any
 import uvloop
 from tqdm import tqdm
 
+from mqlab.bars import progress_bar
 from mqlab.bench.options import ThroughputConfig
 from mqlab.client.base import EngineClient
 from mqlab.config import EngineConfig, Settings, Timing
@@ -130,7 +131,7 @@ def as_record(result: Throughput, workload: ThroughputConfig, engine: EngineConf
 
 async def _run_all(generate: Generate, name: str, prompts: list[list[int]], output_len: int) -> Throughput:
     params = SamplingParams(temperature=1.0, max_tokens=output_len, ignore_eos=True)
-    with tqdm(total=len(prompts), desc=name, unit="req") as bar:
+    with progress_bar(name, total=len(prompts), unit="req") as bar:
         start = time.perf_counter()
         tasks = await _all_of([generate(f"{name}-{i}", prompt, params) for i, prompt in enumerate(prompts)], bar)
         elapsed = time.perf_counter() - start

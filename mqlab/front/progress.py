@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
 from typing import Any, Self
 
+from mqlab.bars import progress_bar
 from mqlab.types import Completion
 
 
 class Progress:
-    """A tqdm bar on stderr, which may be any object that one can write to; nothing where there is no stderr.
+    """A bar on stderr.
 
     Args:
         total: requests.
@@ -20,14 +20,12 @@ class Progress:
     def __init__(self, total: int, shown: bool) -> None:
         self._bar: Any = None
         self._tokens = 0
-        if shown and sys.stderr is not None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=total, desc="requests", unit="req")
+        if shown:
+            self._bar = progress_bar("requests", total=total, unit="req")
 
     def add(self, completion: Completion) -> None:
         """One more request is done."""
-        if self._bar is None:
+        if self._bar is None or self._bar.disable:
             return
         self._tokens += completion.usage.completion_tokens
         elapsed = self._bar.format_dict["elapsed"]

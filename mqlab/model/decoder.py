@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
+from mqlab.bars import progress_bar
 from mqlab.model.architecture import Architecture
 from mqlab.model.attention import Attention
 from mqlab.model.batch import BatchTensors
@@ -49,7 +48,7 @@ class Decoder:
         self.arch = arch
         embedding = weights.read("model.embed_tokens.weight", arch.vocab, arch.hidden)
         self._embedding = embedding
-        progress = tqdm(range(arch.layers), "loading weights", unit="layer", file=sys.stderr)
+        progress = progress_bar("loading weights", iterable=range(arch.layers), unit="layer")
         self._blocks = [_read_block(arch, weights, layer) for layer in progress]
         self._norm = weights.read("model.norm.weight", arch.hidden).float()
         self._head = Linear(embedding if arch.tied else weights.read("lm_head.weight", arch.vocab, arch.hidden))

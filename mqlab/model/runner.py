@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
+from mqlab.bars import progress_bar
 from mqlab.config import Dtype, EngineConfig, Settings
 from mqlab.errors import ModelError
 from mqlab.model.architecture import Architecture, read_architecture
@@ -107,7 +106,7 @@ def _load(info: ModelInfo, folder: Path, arch: Architecture, dtype: torch.dtype,
 def _warm_up(runner: TorchRunner) -> None:
     """Run one token through the model: compiles the kernels the first time on a machine, loads them from numba's cache afterwards."""
     chunk = Chunk("warm-up", tokens=(0,), start=0, blocks=(0,), samples=True, params=SamplingParams(temperature=0), seed=0)
-    with tqdm(total=1, desc="warming up (compiles kernels the first time)", unit="step", file=sys.stderr) as bar:
+    with progress_bar("warming up (compiles kernels the first time)", total=1, unit="step") as bar:
         runner.run(Plan((chunk,)))
         bar.update()
 

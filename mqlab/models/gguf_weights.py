@@ -15,6 +15,7 @@ import numpy as np
 from gguf import ReaderTensor, dequantize
 from tqdm import tqdm
 
+from mqlab.bars import progress_bar
 from mqlab.errors import ModelError
 from mqlab.models.safetensors_stream import write_float32
 
@@ -43,7 +44,7 @@ def write_weights(source: Path, tensors: Sequence[ReaderTensor], config: dict[st
     found = {hf_name(source, t.name): t for t in tensors if not _is_neutral_helper(t)}
     _require_complete(source, set(found), config)
     shapes = {name: tuple(int(n) for n in reversed(t.shape)) for name, t in found.items()}
-    with tqdm(total=sum(t.n_elements for t in found.values()), desc="converting", unit="w", unit_scale=True, disable=not progress) as bar:
+    with progress_bar("converting", shown=progress, total=sum(t.n_elements for t in found.values()), unit="w", unit_scale=True) as bar:
         write_float32(path, shapes, _converted(source, found, config, bar))
 
 
