@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ def test_unread_deltas_are_one(parts: list[list[int]]) -> None:
         slot.put(Delta("a", list(part)))
     slot.put(Delta("a", [7], finish="stop", stop_reason=7))
     assert slot.finished
-    assert slot.take_nowait() == Delta("a", [*sum(parts, []), 7], finish="stop", stop_reason=7)
+    assert slot.take_nowait() == Delta("a", [*chain(*parts), 7], finish="stop", stop_reason=7)
     assert slot.take_nowait() is None
 
 

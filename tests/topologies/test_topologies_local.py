@@ -1,0 +1,25 @@
+"""What only the layouts without an engine process have."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+
+import pytest
+from contract import FAST, Rig, outcome
+
+from mqlab.errors import EngineStartError
+from mqlab.topologies import OWN_PROCESS, TOPOLOGIES, make_client
+from mqlab.wire.spec import Spec
+from mqlab.wire.wiring import Wiring
+
+
+@pytest.mark.parametrize("topology", sorted(set(TOPOLOGIES) - OWN_PROCESS))
+async def test_a_timeout_of_the_build_is_not_the_start_timeout(topology: str) -> None:
+    """A TimeoutError of the build's own, from a download for instance, is told as what it is."""
+    rig = Rig(topology, partial(make_client, topology), own_process=False)
+    never: Future[None] = Future()
+    wiring = Wiring(Spec("concurrent.futures:Future.result", {"self": never, "timeout": 0.01}), timing=FAST)
+    error = await outcome(rig.make(wiring).start())
+    assert isinstance(error, EngineStartError)
+    assert "TimeoutError" in str(error) and "start_timeout" not in str(error)
