@@ -44,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command()
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except EngineStartError as error:
+        # The engine wrote to the same terminal and may have left a progress bar's line open.
+        print(file=sys.stderr)
+        return _fail(_explain(error), 1)
     except MqlabError as error:
         return _fail(_explain(error), 1)
     except OSError as error:  # a full disk, a folder that may not be written

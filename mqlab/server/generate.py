@@ -13,6 +13,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from mqlab.errors import InvalidRequest
 from mqlab.front.prompts import Prompt
 from mqlab.server.answer import Format, Piece
 from mqlab.server.connection import read_body, while_connected
@@ -129,10 +130,10 @@ class Generate(Generic[B]):
     async def _outputs(self, job: _Job[B]) -> AsyncGenerator[tuple[int, Output], None]:
         """All outputs with the index of their choice: prompt by prompt, each with its n."""
         meter = Meter(self._state.metrics, job.params, len(job.prompts))
-        streams = [
-            self._state.front.generate(prompt, job.params, request_id=job.head.id if len(job.prompts) == 1 else f"{job.head.id}-{number}")
-            for number, prompt in enumerate(job.prompts)
-        ]
+        if len(job.prompts) == 1:
+            streams = [self._state.front.generate(job.prompts[0], job.params, request_id=job.head.id)]
+        else:
+            streams = [self._one_of(job, number) for number in range(len(job.prompts))]
         try:
             async with aclosing(merge(streams)) as merged:
                 async for number, output in merged:
@@ -144,6 +145,16 @@ class Generate(Generic[B]):
             raise
         finally:
             meter.leave()
+
+    async def _one_of(self, job: _Job[B], number: int) -> AsyncGenerator[Output, None]:
+        """One of several prompts; its refusal says which."""
+        outputs = self._state.front.generate(job.prompts[number], job.params, request_id=f"{job.head.id}-{number}")
+        try:
+            async with aclosing(outputs):
+                async for output in outputs:
+                    yield output
+        except InvalidRequest as error:
+            raise InvalidRequest(f"prompt[{number}]: {error}") from error
 
 
 def _total(usages: Iterable[Usage | None]) -> Usage:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mqlab.errors import MqlabError
 from mqlab.wire.log import log_to_stderr
-from mqlab.wire.parent import Stopped, leave_with_parent, stop_on_sigterm
+from mqlab.wire.parent import StopOnSigterm, leave_with_parent
 from mqlab.wire.report import Reporter
 from mqlab.wire.rundir import remove_tree
 
@@ -23,9 +23,9 @@ def main() -> None:
     """Run the entry that the parent sent; report how it ended; leave without waiting for anybody's threads."""
     life_fd, report_fd, parent_pid, run_dir = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     leave_with_parent(life_fd, parent_pid, run_dir)
-    stop_on_sigterm()
+    stop = StopOnSigterm()
     log_to_stderr()
-    status = _run(Reporter(report_fd), run_dir)
+    status = _run(Reporter(report_fd), run_dir, stop)
     if os.getppid() != parent_pid:
         remove_tree(run_dir)  # nobody else is left to do it
     sys.stdout.flush()
@@ -34,19 +34,17 @@ def main() -> None:
     os._exit(status)
 
 
-def _run(reporter: Reporter, run_dir: Path) -> int:
+def _run(reporter: Reporter, run_dir: Path, stop: StopOnSigterm) -> int:
     try:
         sys.path[:] = pickle.load(sys.stdin.buffer)
         entry = pickle.load(sys.stdin.buffer)
         entry.build(reporter, run_dir)
-    except Stopped:
-        return 0
-    except MqlabError as error:
-        # Raised on purpose: its message is all that a user needs, and the parent prints it.
-        reporter.failed(f"{type(error).__name__}: {error}", traceback.format_exc())
-        return 1
     except BaseException as error:
-        traceback.print_exc()
+        if stop.asked:
+            return 0
+        # What mqlab raises on purpose says all that a user needs, and the parent prints it.
+        if not isinstance(error, MqlabError):
+            traceback.print_exc()
         reporter.failed(f"{type(error).__name__}: {error}", traceback.format_exc())
         return 1
     return 0

@@ -47,16 +47,23 @@ def leave_with_parent(life_fd: int, parent_pid: int, run_dir: Path) -> None:
         _leave(run_dir)
 
 
-def stop_on_sigterm() -> None:
-    """SIGTERM raises Stopped in the main thread, once; SIGINT is the parent's business and is ignored."""
-    signal.signal(signal.SIGTERM, _raise_stopped)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class StopOnSigterm:
+    """From here on SIGTERM raises Stopped in the main thread, once; SIGINT is the parent's business and is ignored.
 
+    Attributes:
+        asked: SIGTERM has come. Native code may turn Stopped into an error of its own, which is then no failure.
+    """
 
-def _raise_stopped(signum: int, frame: FrameType | None) -> None:
-    del signum, frame
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Stopped
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._raise_stopped)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _raise_stopped(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self.asked = True
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Stopped
 
 
 def _wait_for_end(life_fd: int, run_dir: Path) -> None:

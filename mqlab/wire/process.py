@@ -17,6 +17,7 @@ from mqlab.wire.spec import Spec
 
 _LOG = "engine.log"
 _TAIL_BYTES = 4096
+_LESS_MEMORY = "lower --kv-cache-gb, or serve a smaller model"
 
 
 class Child:
@@ -72,6 +73,8 @@ class Child:
         code = self._popen.poll()
         if code is None:
             return f"engine process {self.pid} is running"
+        if code == -signal.SIGKILL:
+            return f"engine process {self.pid} was killed by SIGKILL; where nobody did that, memory ran out: {_LESS_MEMORY}"
         if code < 0:
             return f"engine process {self.pid} was killed by {signal.Signals(-code).name}"
         return f"engine process {self.pid} exited with code {code}"

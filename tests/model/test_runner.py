@@ -91,7 +91,7 @@ def test_the_pool_takes_the_memory_it_is_given(llama: Any, tmp_path: Path) -> No
     [
         ({"max_model_len": 257}, r"--max-model-len=257 is above the model's own limit; pass at most 256"),
         ({"num_kv_blocks": None, "kv_cache_gb": 1e-9}, r"--kv-cache-gb=1e-09 holds no KV block"),
-        ({"num_kv_blocks": 10**11}, r"100000000000 KV blocks take \d+ GiB, which this machine refuses"),
+        ({"num_kv_blocks": 10**11}, r"100000000000 KV blocks take [\d.]+ GiB, this machine has [\d.]+ GiB available; lower"),
         ({"num_kv_blocks": 1, "block_size": 1}, r"--num-kv-blocks=1 gives 1 tokens"),
     ],
 )

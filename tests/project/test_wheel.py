@@ -43,7 +43,7 @@ def test_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
 def test_declares_command_and_license(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     info = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")).removesuffix("METADATA")
-    assert "mqlab = mqlab.cli:main" in archive.read(info + "entry_points.txt").decode()
+    assert "mqlab = mqlab.cli:entry" in archive.read(info + "entry_points.txt").decode()
     assert "Apache License" in archive.read(info + "licenses/LICENSE").decode()
 
 

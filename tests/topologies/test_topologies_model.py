@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from contract import CLOSE_S, Rig, Stopwatch
+from contract import CLOSE_S, Rig, Stopwatch, begin, outcome, read
 from contract_model import Answers, exercise, model_client
 from rigs import RIGS
+
+from mqlab.errors import EngineDeadError
+from mqlab.types import Request, SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +21,7 @@ def reference() -> list[Answers]:
     return []
 
 
-@pytest.mark.parametrize("rig", [rig for rig in RIGS if rig.codec == "msgpack"], ids=lambda rig: rig.name)
+@pytest.mark.parametrize("rig", RIGS, ids=lambda rig: rig.name)
 async def test_contract_with_the_model(rig: Rig, model_folder: Path, reference: list[Answers], tmp_path: Path) -> None:
     client = model_client(rig, model_folder)
     async with client:
@@ -27,3 +32,15 @@ async def test_contract_with_the_model(rig: Rig, model_folder: Path, reference: 
     assert answers["g0"] != answers["s0"]
     reference.append(answers)
     assert answers == reference[0]
+
+
+@pytest.mark.parametrize("rig", [rig for rig in RIGS if rig.own_process and rig.codec == "msgpack"], ids=lambda rig: rig.name)
+async def test_a_kill_in_the_middle_of_a_real_step_is_seen(rig: Rig, model_folder: Path) -> None:
+    endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+    async with model_client(rig, model_folder) as client:
+        stream = await begin(client, Request("endless", [42], endless))
+        os.kill(client.info.pid, signal.SIGKILL)
+        watch = Stopwatch()
+        assert isinstance(await outcome(read(stream)), EngineDeadError)
+        assert watch.seconds < 5
+        assert not (await client.check()).ok
