@@ -2,7 +2,8 @@
 
 Runs at the level of tokens, through the client of the chosen topology: neither HTTP nor, unless asked for, detokenising is in the
 numbers. Prompts are random ids that no run has used before, so no cache helps; end tokens are ignored, so every request gives
-exactly ``output_len`` tokens. A warm-up of other prompts comes first and is not counted.
+exactly ``output_len`` tokens. A warm-up of other prompts comes first and is not counted. ``--model echo`` takes a core without a
+model, which answers at once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from mqlab.models.resolve import resolve
 from mqlab.topologies import make_client
 from mqlab.types import ModelInfo, Request, SamplingParams
 from mqlab.wire.wiring import Wiring
+
+ECHO = "echo"
+"""The model name that stands for no model at all: prompts come back, and the layout's own cost is measured."""
 
 _WARM_UP_PROMPTS = 8
 _WARM_UP_TOKENS = 8
@@ -86,9 +90,7 @@ def main(engine: EngineConfig, workload: ThroughputConfig, timing: Timing, *, wi
     """
     if workload.output_json is not None and not Path(workload.output_json).resolve().parent.is_dir():
         raise ConfigError(f"--output-json={workload.output_json!r}: its folder does not exist; make it first")
-    if wiring is None:
-        resolve(engine.model, Settings.read().cache_dir)
-        wiring = Wiring.of(engine, codec=workload.codec, timing=timing)
+    wiring = wiring or _wiring(engine, workload, timing)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(measure(wiring, workload, engine.seed))
     print(f"topology {workload.layout}; {'with' if workload.detokenize else 'without'} detokenising (--detokenize), without HTTP")
@@ -96,6 +98,15 @@ def main(engine: EngineConfig, workload: ThroughputConfig, timing: Timing, *, wi
     if workload.output_json is not None:
         Path(workload.output_json).write_text(json.dumps(as_record(result, workload, engine), indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _wiring(engine: EngineConfig, workload: ThroughputConfig, timing: Timing) -> Wiring:
+    if engine.model != ECHO:
+        resolve(engine.model, Settings.read().cache_dir)
+        return Wiring.of(engine, codec=workload.codec, timing=timing)
+    if workload.detokenize:
+        raise ConfigError("--detokenize needs a model with a tokenizer; --model echo has none")
+    return Wiring.echo(engine, codec=workload.codec, timing=timing)
 
 
 async def measure(wiring: Wiring, workload: ThroughputConfig, seed: int) -> Throughput:

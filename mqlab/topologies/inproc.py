@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass
 
 from mqlab.client.local import LocalClient
-from mqlab.types import Command, Health, Shape
+from mqlab.types import Command, Health, ModelInfo, Shape
 from mqlab.wire.wiring import Wiring
 
 
@@ -35,6 +35,13 @@ class InprocClient(LocalClient):
     def __init__(self, wiring: Wiring, options: Options = PRESETS["best"]) -> None:
         super().__init__(wiring)
         self._pump: asyncio.Task[None] | None = None
+
+    async def _start(self) -> ModelInfo:
+        info = await super()._start()
+        # Steps run on this thread. Were the one that built the core to live on, OpenMP would count both threads' teams against the
+        # cores, stop spinning, and every step would take a third longer.
+        await self._worker.end(self.timing.stop_grace)
+        return info
 
     async def _send(self, command: Command) -> None:
         self._post(command)

@@ -35,6 +35,12 @@ class Wiring:
         core = Spec("mqlab.engine.engine_core:build", {"config": config, "runner": runner})
         return Wiring(core, codec=codec, timing=timing or Timing(), log_stats_interval=config.log_stats_interval)
 
+    @staticmethod
+    def echo(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
+        """The wiring of a core without a model, which answers at once: what is left is the layout's own cost."""
+        core = Spec("mqlab.engine.echo:build", {"max_num_seqs": config.max_num_seqs, "block_size": config.block_size})
+        return Wiring(core, codec=codec, timing=timing or Timing(), log_stats_interval=config.log_stats_interval)
+
     def build_core(self) -> Any:
         """The core with its wrappers folded around it."""
         core = self.core.build()

@@ -85,3 +85,11 @@ async def test_a_workload_that_cannot_fit_is_refused_with_numbers(model_folder: 
 async def test_a_failed_request_is_a_failed_run(model_folder: Path) -> None:
     with pytest.raises(EngineDeadError, match="the third request"):
         await measure(watched(model_folder, "Broken"), ThroughputConfig(**SMALL), seed=0)
+
+
+def test_echo_measures_a_layout_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = ThroughputConfig(num_prompts=3, input_len=4, output_len=5, topology="v1")
+    assert main(EngineConfig(model="echo"), workload, Timing()) == 0
+    assert "Throughput: " in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="--detokenize needs a model"):
+        main(EngineConfig(model="echo"), ThroughputConfig(detokenize=True), Timing())
