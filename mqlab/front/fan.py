@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from mqlab.client.base import EngineClient
+from mqlab.front.merge import Merged
 from mqlab.types import Delta, Request
 
 
@@ -27,46 +27,26 @@ class Only:
 
 
 class Group:
-    """Several children, interleaved as they arrive.
-
-    A slow reader holds the pumps back, and the client merges what arrives meanwhile, so memory stays bounded.
-    """
+    """Several children, interleaved as they arrive. A slow reader costs bounded memory: the client merges what arrives meanwhile."""
 
     def __init__(self, client: EngineClient, requests: Sequence[Request]) -> None:
-        self._queue: asyncio.Queue[Delta | Exception] = asyncio.Queue(maxsize=len(requests))
-        loop = asyncio.get_running_loop()
-        self._pumps = {request.id: loop.create_task(_pump(client.generate(request), self._queue)) for request in requests}
+        self._merged = Merged({request.id: client.generate(request) for request in requests})
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
 
     async def __anext__(self) -> Delta:
-        item = await self._queue.get()
-        if isinstance(item, Exception):
-            raise item
-        return item
+        return (await anext(self._merged))[1]
 
     def end(self, request_id: str) -> None:
         """Close one child early; a delta of it may still be under way."""
-        self._pumps[request_id].cancel()
+        self._merged.end(request_id)
 
     async def aclose(self) -> None:
         """Close all children; what still runs is aborted."""
-        for pump in self._pumps.values():
-            pump.cancel()
-        await asyncio.gather(*self._pumps.values(), return_exceptions=True)
+        await self._merged.aclose()
 
 
 def fan_out(client: EngineClient, requests: Sequence[Request]) -> Only | Group:
     """Start all children; one alone costs no task."""
     return Only(client, requests[0]) if len(requests) == 1 else Group(client, requests)
-
-
-async def _pump(stream: AsyncGenerator[Delta, None], queue: asyncio.Queue[Delta | Exception]) -> None:
-    try:
-        async for delta in stream:
-            await queue.put(delta)
-    except Exception as error:
-        await queue.put(error)
-    finally:
-        await stream.aclose()

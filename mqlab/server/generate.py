@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from mqlab.errors import InvalidRequest
+from mqlab.front.merge import Merged
 from mqlab.front.prompts import Prompt
 from mqlab.server.answer import Format, Piece
 from mqlab.server.connection import read_body, while_connected
 from mqlab.server.errors import ApiError, as_api_error
-from mqlab.server.merge import merge
 from mqlab.server.metrics import Meter
 from mqlab.server.protocol import Generation, decode
 from mqlab.server.state import ServerState
@@ -130,13 +130,9 @@ class Generate(Generic[B]):
     async def _outputs(self, job: _Job[B]) -> AsyncGenerator[tuple[int, Output], None]:
         """All outputs with the index of their choice: prompt by prompt, each with its n."""
         meter = Meter(self._state.metrics, job.params, len(job.prompts))
-        if len(job.prompts) == 1:
-            streams = [self._state.front.generate(job.prompts[0], job.params, request_id=job.head.id)]
-        else:
-            streams = [self._one_of(job, number) for number in range(len(job.prompts))]
         try:
-            async with aclosing(merge(streams)) as merged:
-                async for number, output in merged:
+            async with aclosing(self._all_prompts(job)) as outputs:
+                async for number, output in outputs:
                     index = number * job.params.n + output.index
                     meter.take(index, output)
                     yield index, output
@@ -145,6 +141,17 @@ class Generate(Generic[B]):
             raise
         finally:
             meter.leave()
+
+    async def _all_prompts(self, job: _Job[B]) -> AsyncGenerator[tuple[int, Output], None]:
+        """The outputs of all prompts with the prompt's number; one alone costs no task."""
+        if len(job.prompts) == 1:
+            async with aclosing(self._state.front.generate(job.prompts[0], job.params, request_id=job.head.id)) as only:
+                async for output in only:
+                    yield 0, output
+            return
+        async with aclosing(Merged({number: self._one_of(job, number) for number in range(len(job.prompts))})) as merged:
+            async for pair in merged:
+                yield pair
 
     async def _one_of(self, job: _Job[B], number: int) -> AsyncGenerator[Output, None]:
         """One of several prompts; its refusal says which."""

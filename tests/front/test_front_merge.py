@@ -1,3 +1,5 @@
+"""Several streams read as one."""
+
 from __future__ import annotations
 
 import asyncio
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlab.server.merge import merge
+from mqlab.front.merge import Merged
 
 
 class Source:
@@ -33,7 +35,7 @@ class Source:
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_all_items_come_in_the_order_of_their_stream(counts: list[int]) -> None:
     async def collect() -> list[tuple[int, int]]:
-        return [pair async for pair in merge([Source(count).items() for count in counts])]
+        return [pair async for pair in Merged({number: Source(count).items() for number, count in enumerate(counts)})]
 
     pairs = asyncio.run(collect())
     for number, count in enumerate(counts):
@@ -45,15 +47,16 @@ def test_all_items_come_in_the_order_of_their_stream(counts: list[int]) -> None:
 async def test_the_first_error_ends_all_streams(others: int) -> None:
     sources = [Source(1, ValueError("bad")), *(Source(10**6) for _ in range(others))]
     with pytest.raises(ValueError, match="bad"):
-        async for _ in merge([source.items() for source in sources]):
-            pass
+        async with aclosing(Merged({number: source.items() for number, source in enumerate(sources)})) as merged:
+            async for _ in merged:
+                pass
     assert all(source.closed for source in sources)
 
 
 @pytest.mark.parametrize("count", [1, 4])
 async def test_leaving_early_closes_all_streams(count: int) -> None:
     sources = [Source(10**6) for _ in range(count)]
-    async with aclosing(merge([source.items() for source in sources])) as merged:
+    async with aclosing(Merged({number: source.items() for number, source in enumerate(sources)})) as merged:
         seen: set[int] = set()
         async for number, _ in merged:
             seen.add(number)
@@ -71,8 +74,18 @@ async def test_a_slow_reader_holds_the_streams_back() -> None:
             produced += 1
             yield produced
 
-    async with aclosing(merge([counting(), counting()])) as merged:
+    async with aclosing(Merged({"a": counting(), "b": counting()})) as merged:
         await anext(merged)
         for _ in range(100):
             await asyncio.sleep(0)
         assert produced < 10
+
+
+async def test_one_stream_can_be_ended_while_the_others_go_on() -> None:
+    endless, short = Source(10**6), Source(50)
+    async with aclosing(Merged({"endless": endless.items(), "short": short.items()})) as merged:
+        await anext(merged)
+        merged.end("endless")
+        rest = [item async for key, item in merged if key == "short"]
+    assert rest[-1] == 49
+    assert endless.closed and short.closed
