@@ -1,11 +1,12 @@
 """One daemon thread that runs one thing at a time for an event loop.
 
-Unlike an executor's, its thread never delays interpreter exit: a step that hangs must not hold the user's notebook.
+Unlike an executor's, its thread delays interpreter exit for a bounded time only: a step that hangs must not hold the user's notebook.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
 import time
@@ -15,7 +16,10 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_EXIT_GRACE_S = 5.0
 _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+_alive: weakref.WeakKeyDictionary[threading.Thread, SimpleQueue[_Job | None]] = weakref.WeakKeyDictionary()
 
 
 class Worker:
@@ -25,6 +29,7 @@ class Worker:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
         self._thread.start()
+        _alive[self._thread] = self._jobs
         self._finalizer = weakref.finalize(self, self._jobs.put, None)
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -41,6 +46,15 @@ class Worker:
         while self._thread.is_alive() and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
         return not self._thread.is_alive()
+
+
+@atexit.register
+def _end_all() -> None:
+    # The interpreter aborts when it is taken down around native code, a model that still loads for instance.
+    deadline = time.monotonic() + _EXIT_GRACE_S
+    for thread, jobs in list(_alive.items()):
+        jobs.put(None)
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _work(jobs: SimpleQueue[_Job | None]) -> None:

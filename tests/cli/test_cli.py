@@ -40,9 +40,9 @@ def test_fetch_prints_the_folder(model_folder: Path, capsys: pytest.CaptureFixtu
     ("error", "shown"),
     [
         (EngineDeadError("it died", "Traceback (most recent call last): …"), "mqlab: it died\n"),
-        (EngineStartError("it failed", 1, "Traceback (most recent call last): …"), "mqlab: it failed (exit code 1)\n"),
-        (EngineStartError("killed", -9, "last\nwords\n"), "mqlab: killed (exit code -9)\nlast\nwords\n"),
-        (EngineStartError("too slow"), "mqlab: too slow\n"),
+        (EngineStartError("it failed", 1, "Traceback (most recent call last): …"), "\nmqlab: it failed (exit code 1)\n"),
+        (EngineStartError("killed", -9, "last\nwords\n"), "\nmqlab: killed (exit code -9)\nlast\nwords\n"),
+        (EngineStartError("too slow"), "\nmqlab: too slow\n"),
     ],
 )
 def test_an_engines_traceback_is_not_shown(

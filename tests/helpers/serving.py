@@ -147,4 +147,4 @@ except MqlabError as error:
 
 def mqlab_command(*arguments: str) -> list[str]:
     """The command line as users type it."""
-    return [sys.executable, "-c", "import sys; from mqlab.cli import main; sys.exit(main())", *arguments]
+    return [sys.executable, "-c", "from mqlab.cli import entry; entry()", *arguments]
