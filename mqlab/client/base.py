@@ -168,7 +168,6 @@ class BaseClient(ABC):
         request = _checked(request)
         slot = await self._streams.open(request.id)
         try:
-            self._ensure_usable()
             await self._hand_over(request, slot)
             while True:
                 delta = slot.take_nowait() or await slot.take()
@@ -306,6 +305,7 @@ class BaseClient(ABC):
 
     async def _hand_over(self, request: Request, slot: Slot) -> None:
         try:
+            self._ensure_usable()  # once more: the id may have been waited for
             await self._send(request)
         except Exception:
             slot.finished = True  # the core has not got it: there is nothing to abort, and no last delta to wait for

@@ -144,6 +144,8 @@ class Job(Generic[T]):
             return self.future.result(timeout)
         except BaseException as error:
             if self.done:
+                if isinstance(error, TimeoutError):  # it ended just as the wait did
+                    return self.future.result()
                 raise
             self.cancel()
             wait([self.future], _CANCEL_GRACE_S)
@@ -193,8 +195,13 @@ async def _aclose(stream: AsyncGenerator[Any, None]) -> None:
 
 def _serve(started: _Started, jobs: set[Job[Any]]) -> None:
     """The thread. Leaving the runner cancels tasks and closes async generators, the executor and the loop."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(_until_stopped(started))
+    try:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_until_stopped(started))
+    except OSError as error:
+        if started.done():
+            raise
+        started.set_exception(error)  # no file descriptor left for a loop
     for job in tuple(jobs):
         job.abandon()
 

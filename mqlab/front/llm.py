@@ -93,7 +93,7 @@ class LLM:
 
     def chat(
         self,
-        conversations: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        conversations: Conversation | Sequence[Conversation],
         params: Params = None,
         *,
         use_tqdm: bool = True,

@@ -42,11 +42,6 @@ class ChatTemplate:
         source = file.read_text(encoding="utf-8") if file.is_file() else load_tokenizer_config(folder).get("chat_template")
         return cls(_by_name(source, folder) if isinstance(source, list) else source, tokenizer.special_tokens)
 
-    @property
-    def exists(self) -> bool:
-        """Whether the model can chat."""
-        return bool(self._sources)
-
     def render(
         self,
         messages: Sequence[Message],

@@ -94,8 +94,10 @@ class IncrementalDecoder:
         self._window += tokens
         text = self._decode(self._window)
         settled = text.removesuffix(_MARK)
-        if (self._tokenizer.byte_fallback and settled != text) or not settled.startswith(self._settled):
+        if self._tokenizer.byte_fallback and settled != text:
             return self._hold()
+        if not settled.startswith(self._settled):
+            return self._end_invalid_run(text) if self._tokenizer.byte_fallback else self._hold()
         piece = settled[len(self._settled) :]
         self._settled, self._pending = settled, 0
         if len(self._window) > self._LONGEST:
@@ -104,7 +106,22 @@ class IncrementalDecoder:
 
     def _hold(self) -> str:
         self._pending += 1
-        return self.flush() if self._pending == self._BYTES_PER_CHARACTER else ""
+        if self._pending < self._BYTES_PER_CHARACTER:
+            return ""
+        last = self._window[-1:]
+        text = self.flush()
+        self._restart(last)
+        return text
+
+    def _end_invalid_run(self, text: str) -> str:
+        """The bytes held back are no character, and the last id ends their run: a mark for each, then what the id itself adds."""
+        piece = _MARK * self._pending + text[len(self._decode(self._window[:-1])) :]
+        self._restart(self._window[-1:])
+        return piece
+
+    def _restart(self, last: list[int]) -> None:
+        # What comes next is not the beginning of the text: without a left neighbour its leading space would be stripped.
+        self._window, self._settled, self._pending = last, self._decode(last), 0
 
     def _move_on(self, text: str) -> None:
         tail = self._window[-self._KEPT :]

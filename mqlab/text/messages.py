@@ -31,7 +31,7 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         InvalidRequest: none at all, or one without a role or content, or content that is not text; names its position.
     """
     talk = plain(messages, "messages")
-    if not isinstance(talk, list) or not talk:
+    if not isinstance(talk, list | tuple) or not talk:
         raise InvalidRequest(f"messages={messages!r} must be a list of at least one message")
     return [_plain_message(i, message) for i, message in enumerate(talk)]
 
@@ -57,7 +57,7 @@ def _plain_message(position: int, message: Any) -> dict[str, Any]:
 def _text(position: int, content: Any) -> str:
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
+    if not isinstance(content, list | tuple):
         raise InvalidRequest(f"messages[{position}].content={content!r} must be a string or a list of text parts")
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):

@@ -20,9 +20,6 @@ class Tokenizer:
 
     Attributes:
         special_tokens: names by role, as templates expect them: bos_token, eos_token, unk_token, pad_token.
-        bos_token_id: the start token, None where the model has none.
-        eos_token_id: the end token, None where the model has none.
-        special_ids: ids that ``decode`` leaves out unless told otherwise.
         byte_fallback: whether single bytes are tokens of their own, as in Llama 2.
         vocab_size: ids below this have an entry; a model's embedding may be wider.
     """
@@ -32,9 +29,6 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self.special_tokens = dict(special_tokens)
-        self.bos_token_id = self._role_id("bos_token")
-        self.eos_token_id = self._role_id("eos_token")
-        self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
         self.byte_fallback = backend.decoder is not None and b"ByteFallback" in backend.decoder.__getstate__()
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
 
@@ -69,10 +63,6 @@ class Tokenizer:
             return self._backend.decode(ids, skip_special_tokens)
         except OverflowError:
             return self._backend.decode([i for i in ids if 0 <= i <= _MAX_ID], skip_special_tokens)
-
-    def _role_id(self, role: str) -> int | None:
-        token = self.special_tokens.get(role)
-        return None if token is None else self._backend.token_to_id(token)
 
 
 def load_tokenizer_config(folder: Path) -> dict[str, Any]:

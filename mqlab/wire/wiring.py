@@ -1,4 +1,4 @@
-"""The only source of cores, codecs, sockets and intervals for a topology. Picklable: it crosses into the engine's process."""
+"""The only source of cores, codecs and intervals for a topology. Picklable: it crosses into the engine's process."""
 
 from __future__ import annotations
 

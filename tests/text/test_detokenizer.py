@@ -178,6 +178,19 @@ def test_byte_fallback(byte_fallback: Tokenizer, parts: list[int | str], cuts: l
     assert all("\ufffd" not in piece for piece in pieces)
 
 
+@given(parts=st.lists(st.one_of(st.integers(256, 260), st.sampled_from(["é", "🎉", 0xFF])), min_size=1, max_size=20), cuts=some_cuts)
+@settings(deadline=None)
+def test_byte_fallback_loses_no_text_around_invalid_bytes(byte_fallback: Tokenizer, parts: list[int | str], cuts: list[int]) -> None:
+    """Which characters of an invalid run are shown is the run's own business; spaces and words around it are the text's."""
+    ids = [i for part in parts for i in ([part] if isinstance(part, int) else part.encode())]
+    pieces, _ = pieces_of(byte_fallback, ids, cuts, SamplingParams())
+    assert _ascii("".join(pieces)) == _ascii(byte_fallback.decode(ids))
+
+
+def _ascii(text: str) -> str:
+    return "".join(character for character in text if ord(character) < 128)
+
+
 @pytest.mark.parametrize("character", ["🎉", "日", "é"])
 def test_byte_fallback_shows_each_character_of_a_long_run(byte_fallback: Tokenizer, character: str) -> None:
     ids = list((character * 40).encode())

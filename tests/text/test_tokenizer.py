@@ -96,12 +96,11 @@ def test_bytes_that_the_vocabulary_lacks_are_dropped(tokenizer: Tokenizer, refer
     assert "\xf1" not in tokenizer.decode(tokenizer.encode("a\U00040000b"))
 
 
-def test_special_tokens_stay_whole_and_are_hidden_or_shown(tokenizer: Tokenizer, reference: Any) -> None:
+def test_special_tokens_stay_whole_and_are_hidden_or_shown(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a<|im_end|>b")
     assert ids == [81, 2, 82]
     assert tokenizer.decode(ids) == "ab"
     assert tokenizer.decode(ids, skip_special_tokens=False) == "a<|im_end|>b"
-    assert tokenizer.special_ids == frozenset(reference.all_special_ids) | frozenset(reference.added_tokens_decoder)
     assert tokenizer.special_tokens == {
         "bos_token": "<|im_start|>",
         "eos_token": "<|im_end|>",
@@ -111,7 +110,8 @@ def test_special_tokens_stay_whole_and_are_hidden_or_shown(tokenizer: Tokenizer,
 
 
 def test_known_ids(tokenizer: Tokenizer) -> None:
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.vocab_size) == (1, 2, 49152)
+    assert tokenizer.vocab_size == 49152
+    assert [tokenizer.encode(token) for token in ("<|im_start|>", "<|im_end|>")] == [[1], [2]]
 
 
 @pytest.mark.parametrize("beyond", [49152, 49215, 2**32 - 1, 2**40, -1])
@@ -138,7 +138,7 @@ def test_a_start_token_is_added_only_where_asked(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.encode("a") == [0, 1]
     assert tokenizer.encode("<s>a", add_special_tokens=False) == [0, 1]
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, None)
+    assert tokenizer.special_tokens == {"bos_token": "<s>"}
 
 
 def test_missing_and_corrupt_files_are_named(tmp_path: Path, model_folder: Path) -> None:
