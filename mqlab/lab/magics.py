@@ -127,8 +127,10 @@ def _replace(name: str) -> str:
     before = SESSIONS.get(name)
     if before is None:
         return ""
+    others = [f"{other!r}" for other in SESSIONS.names(before) if other != name]
     before.stop()
-    return "the one before was stopped (it served something else, or was not well), "
+    also = f", which was {' and '.join(others)} as well," if others else ""
+    return f"the one before{also} was stopped (it served something else, or was not well), "
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -31,9 +31,13 @@ class Registry:
         return {name: session for name, session in sorted(self._sessions.items()) if not session.stopped}
 
     def find(self, served: Served) -> Session | None:
-        """A session that serves just this and is healthy."""
+        """A session that serves just this and is well: busy, too, for an engine in this process answers nobody during a step."""
         same = (session for name, session in self.live().items() if self._served[name] == served)
-        return next((session for session in same if session.state()[0] == "ready"), None)
+        return next((session for session in same if session.state()[0] in ("ready", "busy")), None)
+
+    def names(self, session: Session) -> list[str]:
+        """Every name of a live session."""
+        return [name for name, known in self.live().items() if known is session]
 
     def get(self, name: str) -> Session | None:
         """The live session of that name."""

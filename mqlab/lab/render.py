@@ -19,7 +19,7 @@ TIP = 6
 
 
 @dataclass(frozen=True)
-class Box:
+class ProcessBox:
     """A process in the picture."""
 
     name: str
@@ -61,7 +61,7 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 
 def draw_shape(shape: Shape) -> str:
     """Processes as boxes from left to right, channels as arrows between them, as inline SVG."""
-    boxes = [Box(name, threads, MARGIN + index * (BOX_WIDTH + GAP)) for index, (name, threads) in enumerate(shape.processes)]
+    boxes = [ProcessBox(name, threads, MARGIN + index * (BOX_WIDTH + GAP)) for index, (name, threads) in enumerate(shape.processes)]
     by_name = {box.name: box for box in boxes}
     arrows = [_arrow(edge, by_name, row) for row, edge in enumerate(shape.edges)]
     threads = max((len(box.threads) for box in boxes), default=0)
@@ -70,7 +70,7 @@ def draw_shape(shape: Shape) -> str:
     return render("shape.svg.j2", {"name": shape.name, "boxes": boxes, "arrows": arrows, "width": width, "height": height})
 
 
-def _arrow(edge: Edge, boxes: Mapping[str, Box], row: int) -> Arrow:
+def _arrow(edge: Edge, boxes: Mapping[str, ProcessBox], row: int) -> Arrow:
     source, target = boxes[edge.source], boxes[edge.target]
     rightwards = source.x < target.x
     start = source.x + (source.width if rightwards else 0)

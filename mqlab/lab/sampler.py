@@ -19,12 +19,12 @@ KEPT = 36_000
 
 
 class Sampler:
-    """Reads counters every ``interval`` seconds until stopped. The thread knows the reader only, so its owner can be dropped."""
+    """Reads counters every INTERVAL_S until stopped. The thread knows the reader only, so its owner can be dropped."""
 
-    def __init__(self, read: Callable[[], EngineStats], interval: float = INTERVAL_S) -> None:
+    def __init__(self, read: Callable[[], EngineStats]) -> None:
         self._samples: deque[EngineStats] = deque([read()], maxlen=KEPT)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=_sample, args=(read, self._samples, self._stop, interval), name="mqlab-sampler", daemon=True)
+        self._thread = threading.Thread(target=_sample, args=(read, self._samples, self._stop), name="mqlab-sampler", daemon=True)
         self._thread.start()
 
     def samples(self) -> list[EngineStats]:
@@ -37,10 +37,10 @@ class Sampler:
         self._thread.join()
 
 
-def _sample(read: Callable[[], EngineStats], samples: deque[EngineStats], stop: threading.Event, interval: float) -> None:
+def _sample(read: Callable[[], EngineStats], samples: deque[EngineStats], stop: threading.Event) -> None:
     ended = False
     while not ended:
-        ended = stop.wait(interval)
+        ended = stop.wait(INTERVAL_S)
         samples.append(read())
 
 

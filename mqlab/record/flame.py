@@ -103,20 +103,20 @@ class Stacks:
         return [Share(frame, count / total, anywhere[frame] / total) for frame, count in own.most_common(n)]
 
 
-def lay_out(stacks: Stacks, max_depth: int = MAX_DEPTH) -> Iterator[Box]:
-    """Boxes of a flame graph, equal frames side by side joined; what lies deeper than ``max_depth`` is left out."""
-    yield from _level(sorted(stacks.counts.items()), 0, 0, max_depth)
+def lay_out(stacks: Stacks) -> Iterator[Box]:
+    """Boxes of a flame graph, equal frames side by side joined; what lies deeper than MAX_DEPTH is left out."""
+    yield from _level(sorted(stacks.counts.items()), 0, 0)
 
 
-def _level(stacks: list[tuple[Stack, int]], depth: int, start: int, max_depth: int) -> Iterator[Box]:
-    if depth == max_depth:
+def _level(stacks: list[tuple[Stack, int]], depth: int, start: int) -> Iterator[Box]:
+    if depth == MAX_DEPTH:
         return
     deeper = (item for item in stacks if len(item[0]) > depth)
     for frame, group in groupby(deeper, key=lambda item: item[0][depth]):
         members = list(group)
         count = sum(samples for _, samples in members)
         yield Box(frame, depth, start, count)
-        yield from _level(members, depth + 1, start, max_depth)
+        yield from _level(members, depth + 1, start)
         start += count
 
 

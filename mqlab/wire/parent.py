@@ -16,10 +16,9 @@ from pathlib import Path
 from types import FrameType
 
 from mqlab.wire.rundir import remove_tree
+from mqlab.wire.tracing import allow_tracing
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_PTRACER = 0x59616D61
-_PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 
 
 class Stopped(BaseException):
@@ -41,8 +40,7 @@ def leave_with_parent(life_fd: int, parent_pid: int, run_dir: Path) -> None:
         # unless the thread above, which also removes the folder, was faster. Not SIGTERM: that is the parent's way to ask for a stop.
         libc.signal(signal.SIGHUP, libc.alarm)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
-        # py-spy in a sibling process may attach even where Yama restricts tracing to ancestors.
-        libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+    allow_tracing()
     if os.getppid() != parent_pid:
         _leave(run_dir)
 

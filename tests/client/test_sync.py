@@ -81,8 +81,10 @@ def test_a_blocking_call_on_its_own_loop_is_refused(loop_thread: LoopThread) -> 
 
 def test_a_timeout_cancels_and_the_loop_goes_on(loop_thread: LoopThread) -> None:
     log: list[str] = []
+    job = loop_thread.submit(forever(log))
+    until_sync(lambda: log)
     with pytest.raises(CallTimeout, match=r"no result within 0.05 s; the call was cancelled"):
-        loop_thread.run(forever(log), timeout=0.05)
+        job.result(0.05)
     assert log == ["began", "cleaned up"]
     assert loop_thread.run(add(1, 1)) == 2
 

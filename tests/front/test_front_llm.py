@@ -151,7 +151,8 @@ def test_leaving_iter_aborts_what_runs(echo: Echo, leave: str) -> None:
         for pulled in itertools.count(1):
             yield [2] if pulled == 1 else [3, 4, 5]
 
-    with LLM.of(echo(eos_token_ids=(2,))) as llm:
+    # A step takes its time, or the others would be through before they are left.
+    with LLM.of(echo(eos_token_ids=(2,), device_time=0.005)) as llm:
         answers = llm.generate_iter(prompts(), SamplingParams(max_tokens=None), window=8)
         assert next(answers).choices[0].finish == "stop"
         until_sync(lambda: llm.stats().running == pulled - 1)

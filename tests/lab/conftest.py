@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from processes import gone
 from waiting import until_sync
 
 from mqlab.config import Timing
@@ -25,12 +26,15 @@ Start = Callable[..., Session]
 
 @pytest.fixture
 def start(model_folder: Path) -> Iterator[Start]:
-    """Start echo sessions with the default model's tokenizer: ``start("v1", device_time=0.01)``; all are stopped afterwards."""
+    """Start echo sessions with the default model's tokenizer: ``start("v1", device_time=0.01)``; all are stopped afterwards.
+
+    ``wiring`` has fields of Wiring.
+    """
     started: list[Session] = []
 
-    def start(topology: str = "mq", **core: Any) -> Session:
+    def start(topology: str = "mq", *, wiring: Mapping[str, Any] = MappingProxyType({}), **core: Any) -> Session:
         spec = Spec("mqlab.engine.echo:build", {"path": str(model_folder), **core})
-        started.append(Session(Wiring(spec, timing=FAST), topology))
+        started.append(Session(Wiring(spec, timing=FAST, **wiring), topology))
         return started[-1]
 
     yield start
@@ -76,21 +80,27 @@ class Kernel:
 @contextmanager
 def running_kernel(model_folder: Path, folder: Path) -> Iterator[Kernel]:
     """A kernel that knows ``lab``, an echo session over mq."""
+    with ExitStack() as cleanup:
+        kernel = Kernel(*_launch(folder, cleanup))
+        kernel.run(ECHO.format(folder=str(model_folder)))
+        yield kernel
+
+
+def _launch(folder: Path, cleanup: ExitStack) -> tuple[KernelManager, BlockingKernelClient]:
+    """A kernel that is ready; ``cleanup`` ends it, also when it never became so."""
+    manager = KernelManager(kernel_name="python3")
+    cleanup.callback(manager.context.destroy, linger=0)
+    cleanup.callback(manager.cleanup_resources)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
         patch.setenv("IPYTHONDIR", str(folder))
-        manager = KernelManager(kernel_name="python3")
         manager.start_kernel()
+    cleanup.callback(manager.shutdown_kernel, now=True)
     client = manager.blocking_client()
     client.start_channels()
+    cleanup.callback(client.stop_channels)
     client.wait_for_ready(timeout=60)
-    kernel = Kernel(manager, client)
-    kernel.run(ECHO.format(folder=str(model_folder)))
-    yield kernel
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
-    manager.cleanup_resources()
-    manager.context.destroy(linger=0)
+    return manager, client
 
 
 ECHO = """
@@ -113,15 +123,6 @@ def fresh_kernel(model_folder: Path, tmp_path: Path) -> Iterator[Kernel]:
     """For tests that end it."""
     with running_kernel(model_folder, tmp_path) as kernel:
         yield kernel
-
-
-def gone(pid: int) -> bool:
-    """Whether no process of that id runs."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def wait_until_gone(pid: int, timeout: float = 10.0) -> None:

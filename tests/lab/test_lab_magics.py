@@ -15,10 +15,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 from waiting import until_sync
 
-from mqlab.config import EngineConfig
-from mqlab.errors import ConfigError, EngineStartError, ModelError
-from mqlab.lab.registry import SESSIONS
+from mqlab.config import EngineConfig, Timing
+from mqlab.errors import CallTimeout, ConfigError, EngineStartError, ModelError
+from mqlab.lab.registry import SESSIONS, Registry, Served
 from mqlab.lab.session import Session
+from mqlab.types import SamplingParams
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
@@ -44,6 +45,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, model_folder: Path, tmp_path: Path) -
 
 
 Magic = Callable[[str], str]
+Start = Callable[..., Session]
 
 
 @pytest.fixture
@@ -78,11 +80,33 @@ def test_the_same_again_is_reused_and_says_so(shell: InteractiveShell, magic: Ma
     assert shell.user_ns["lab"] is not first
 
 
+def test_a_busy_session_is_reused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine in this process answers nobody while it steps, and a long prompt on a CPU is a long step."""
+    monkeypatch.setattr("mqlab.lab.session.GLANCE_S", 0.1)
+    lab, registry = start("inproc", device_time=1.5), Registry()
+    served = Served(EngineConfig(), "inproc", "msgpack", Timing())
+    registry.add("lab", lab, served)
+    answer = lab._running().thread.submit(lab._running().front.complete("Hello", SamplingParams(max_tokens=1)))
+    until_sync(lambda: lab.state()[0] == "busy")
+    assert registry.find(served) is lab
+    with pytest.raises(CallTimeout, match="did not answer within"):
+        lab.health()
+    assert answer.result().text == "Hello" and lab.health().ok
+
+
 def test_something_else_of_that_name_replaces_it(shell: InteractiveShell, magic: Magic) -> None:
     magic("serve smollm2-135m")
     first = shell.user_ns["lab"]
-    assert "stopped" in magic("serve smollm2-135m --max-num-seqs 8")
+    printed = magic("serve smollm2-135m --max-num-seqs 8")
+    assert "stopped" in printed and "as well" not in printed
     assert first.stopped and not shell.user_ns["lab"].stopped
+
+
+def test_a_replaced_session_names_who_else_had_it(shell: InteractiveShell, magic: Magic) -> None:
+    for name in ("lab", "again", "more"):
+        magic(f"serve smollm2-135m -o {name}")
+    assert "which was 'again' and 'more' as well, was stopped" in magic("serve smollm2-135m --max-num-seqs 8")
+    assert shell.user_ns["again"].stopped
 
 
 def test_a_dead_engine_is_not_reused(shell: InteractiveShell, magic: Magic) -> None:
@@ -180,4 +204,12 @@ def test_deleting_the_variable_stops_the_engine(shell: InteractiveShell, magic: 
     magic("serve smollm2-135m")
     pid = shell.user_ns["lab"].info.pid
     shell.run_cell("del lab")
+    assert not psutil.pid_exists(pid) and "no session" in magic("ps")
+
+
+def test_a_session_that_was_shown_is_also_in_the_history(shell: InteractiveShell, magic: Magic) -> None:
+    magic("serve smollm2-135m")
+    pid = shell.user_ns["lab"].info.pid
+    shell.run_cell("lab", store_history=True)
+    shell.run_cell("%xdel lab")
     assert not psutil.pid_exists(pid) and "no session" in magic("ps")

@@ -19,6 +19,7 @@ from waiting import until, until_sync
 from mqlab.config import EngineConfig
 from mqlab.errors import ClientClosedError, EngineDeadError, EngineStartError, InvalidRequest, ModelError
 from mqlab.lab.session import Session
+from mqlab.types import SamplingParams
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
@@ -79,6 +80,52 @@ async def test_cancelled_wait_aborts_the_request(start: Start, topology: str) ->
     assert (await lab.generate(HELLO, max_tokens=3)).text == HELLO
 
 
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+async def test_cancelled_stream_aborts_its_request(start: Start, topology: str, n: int) -> None:
+    lab = start(topology, device_time=0.001)
+    began = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in lab.stream(HELLO, n=n, **LONG):
+            began.set()
+
+    task = asyncio.create_task(read())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: lab.stats().running == 0)
+    assert (await lab.generate(HELLO, max_tokens=3)).text == HELLO
+
+
+async def test_cancelled_before_the_first_output(start: Start) -> None:
+    lab = start(device_time=3600.0)
+
+    async def read() -> None:
+        async for _ in lab.stream(HELLO):
+            pass
+
+    task = asyncio.create_task(read())
+    await until(lambda: lab.health().phase == "step")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_stream_read_after_stop_says_so(start: Start) -> None:
+    lab = start()
+    fresh, begun, plain = (lab.stream(HELLO, **LONG) for _ in range(3))
+    reading = aiter(begun)
+    await anext(reading)
+    lab.stop()
+    for stream in (aiter(fresh), reading):
+        with pytest.raises(ClientClosedError):
+            await anext(stream)
+    with pytest.raises(ClientClosedError):
+        next(iter(plain))
+
+
 async def test_leaving_a_stream_aborts_its_request(start: Start) -> None:
     lab = start(device_time=0.001)
     stream = aiter(lab.stream(HELLO, **LONG))
@@ -108,14 +155,17 @@ def test_interrupt_aborts_the_request_and_keeps_the_session(start: Start) -> Non
 
 def test_counts_and_throughput_come_from_the_page(start: Start) -> None:
     lab = start(device_time=0.002)
-    lab.generate_sync(HELLO, max_tokens=200, ignore_eos=True)
+    stream = iter(lab.stream(HELLO, max_tokens=200, ignore_eos=True))
+    next(stream)
+    until_sync(lambda: lab.throughput()["running"].iloc[-1] == 1)
+    assert sum(len(output.tokens) for output in stream)
     until_sync(lambda: lab.stats().generation_tokens == 200)
     lab.stop()
     frame = lab.throughput()
     seconds = frame["seconds"].diff().fillna(frame["seconds"])
     assert round((frame["generation_tokens_per_s"] * seconds).sum()) == 200
     assert round((frame["prompt_tokens_per_s"] * seconds).sum()) == 3
-    assert frame["running"].max() <= 1
+    assert frame["running"].iloc[-1] == 0
     assert lab.plot_throughput()._repr_png_().startswith(b"\x89PNG")
     assert "peak" in repr(lab.plot_throughput())
 
@@ -229,23 +279,56 @@ def test_representations(start: Start, topology: str) -> None:
         root = ElementTree.fromstring(bundle["text/html"])
         text = " ".join("".join(root.itertext()).split())
         assert "<echo> & co" in text and topology in text and ("stopped" if stopped else "ready") in text
-        assert len(root.findall(".//{http://www.w3.org/2000/svg}rect")) == len(lab._host.client.shape.processes)
+        assert len(root.findall(".//{http://www.w3.org/2000/svg}rect")) == len(lab._hosted.client.shape.processes)
         assert "script" not in bundle["text/html"]
 
 
 def test_log_is_kept(start: Start) -> None:
-    lab = start()
-    assert "logs" in repr(lab.log())
+    lab = start(wiring={"log_stats_interval": 0.05}, device_time=0.01)
+    assert "no log yet" in lab.log()
+    lab.generate_sync(HELLO, max_tokens=20, ignore_eos=True)
+    until_sync(lambda: "tokens/s" in lab.log())
     lab.stop()
-    assert lab.log()
+    assert "tokens/s" in lab.log()
 
 
 def test_profile_shows_the_engine(start: Start, tmp_path: Path) -> None:
     lab = start(device_time=0.0, max_num_seqs=4)
-    load = threading.Thread(target=lambda: list(lab.stream(HELLO, max_tokens=8000, ignore_eos=True, n=8)))
+    taken = threading.Event()
+
+    def keep_busy() -> None:
+        while not taken.is_set():
+            lab.generate_sync(HELLO, max_tokens=100, ignore_eos=True, n=8)
+
+    load = threading.Thread(target=keep_busy)
     load.start()
-    capture = lab.profile(1, front=True, folder=tmp_path)
-    load.join()
-    outer = {stack[0] for stack in capture.stacks.counts}
-    assert "engine" in outer
+    try:
+        capture = lab.profile(1, front=True, folder=tmp_path)
+    finally:
+        taken.set()
+        load.join()
+    assert {stack[0] for stack in capture.stacks.counts} == {"engine", "front"}
     assert any("mqlab/engine/" in frame for frame in capture.stacks.frames)
+
+
+def test_profile_shows_an_engine_that_is_stuck(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under inproc it is this process; stacks are what tells why nothing moves."""
+    monkeypatch.setattr("mqlab.lab.session.GLANCE_S", 0.1)
+    taken, spinning = threading.Event(), threading.Event()
+
+    def stuck_here(seconds: float) -> None:
+        del seconds
+        spinning.set()
+        while not taken.is_set():
+            sum(range(1000))
+
+    lab = start("inproc", device_time=1.0)
+    monkeypatch.setattr("time.sleep", stuck_here)
+    answer = lab._hosted.thread.submit(lab._hosted.front.complete(HELLO, SamplingParams(max_tokens=1)))
+    try:
+        assert spinning.wait(5)
+        capture = lab.profile(1, folder=tmp_path)
+    finally:
+        taken.set()
+    assert any("stuck_here" in frame for frame in capture.stacks.frames)
+    assert answer.result().choices[0].finish == "length"

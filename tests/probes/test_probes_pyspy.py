@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import psutil
@@ -19,7 +22,9 @@ from mqlab.probes import pyspy
 from mqlab.record.flame import Stacks
 
 SPIN = """
-import threading
+import ctypes, sys, threading
+if sys.platform == "linux":  # where Yama lets only ancestors attach, a sibling needs leave
+    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
 def hot_spot():
     while True:
         sum(range(1000))
@@ -107,9 +112,9 @@ def test_second_capture_of_a_process_is_refused(busy: int, tmp_path: Path) -> No
     assert pyspy.record(busy, 1, tmp_path).stacks.total
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 3601])
-def test_duration_has_limits(seconds: float, tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="at most 3600"):
+@pytest.mark.parametrize("seconds", [0, -1, 3601, 0.5, 2.5, float("nan"), "5"])
+def test_duration_has_limits(seconds: Any, tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="whole number of seconds, at least 1 and at most 3600"):
         pyspy.record(os.getpid(), seconds, tmp_path)
 
 
@@ -118,6 +123,7 @@ def test_duration_has_limits(seconds: float, tmp_path: Path) -> None:
     [
         "Permission Denied: Try running again with elevated permissions by going 'sudo env \"PATH=$PATH\" !!'",
         "Error: Operation not permitted (os error 1)",
+        "Error: Failed to open process\nReason: Permission denied (os error 13)",
         "This program requires root on OSX.",
     ],
 )
@@ -135,9 +141,44 @@ def test_refused_permission_names_the_remedy(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 def test_refused_permission_of_a_real_sampler(busy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(tmp_path, monkeypatch, f'exec setpriv --reuid 65534 --clear-groups --inh-caps=-all {pyspy.find_binary()} "$@"')
-    with pytest.raises(ProfileError, match=f"may not attach to process {busy}"):
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        sampler = shutil.copy(pyspy.find_binary(), open_to_all)
+        fake(tmp_path, monkeypatch, f'exec setpriv --reuid 65534 --clear-groups --inh-caps=-all {sampler} "$@"')
+        with pytest.raises(ProfileError, match=f"may not attach to process {busy}"):
+            pyspy.record(busy, 1, tmp_path / "out")
+
+
+def test_a_sampler_that_may_not_be_started_is_no_refused_permission(busy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, monkeypatch, "echo 'sh: 1: py-spy: Permission denied' >&2; exit 126")
+    with pytest.raises(ProfileError, match=r"could not sample .* Permission denied"):
         pyspy.record(busy, 1, tmp_path / "out")
+    (tmp_path / "py-spy").chmod(0o644)
+    with pytest.raises(ProfileError, match=r"cannot be started: .*Permission denied.*pip install"):
+        pyspy.record(busy, 1, tmp_path / "out")
+
+
+def test_unreadable_stacks_are_said(busy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, monkeypatch, 'for last; do :; done; echo "no count" > "$last"')
+    with pytest.raises(ProfileError, match=f"what py-spy wrote of process {busy} cannot be read: line 1"):
+        pyspy.record(busy, 1, tmp_path / "out")
+
+
+def test_a_process_samples_itself(tmp_path: Path) -> None:
+    """Its own sampler is its child, which Yama allows to attach only by leave."""
+    taken = threading.Event()
+
+    def hot_spot() -> None:
+        while not taken.is_set():
+            sum(range(1000))
+
+    spinner = threading.Thread(target=hot_spot)
+    spinner.start()
+    try:
+        assert any("hot_spot" in frame for frame in pyspy.record(os.getpid(), 1, tmp_path).stacks.frames)
+    finally:
+        taken.set()
+        spinner.join()
 
 
 def test_missing_sampler_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,5 +194,5 @@ def test_stuck_sampler_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     os.mkfifo(fifo)
     fake(tmp_path, monkeypatch, f"exec cat {fifo}")
     with pytest.raises(ProfileError, match="was killed"):
-        pyspy.record(os.getpid(), 0.1, tmp_path)
+        pyspy.record(os.getpid(), 1, tmp_path)
     assert psutil.Process().children() == []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 from mqlab.client.base import BaseClient
 from mqlab.client.sync import LoopThread
+from mqlab.errors import CallTimeout
 from mqlab.front.frontend import Frontend
 from mqlab.lab.sampler import Sampler
 from mqlab.topologies import make_client
@@ -17,7 +17,7 @@ CLOSE_S = 5.0
 """How long a close may take beyond the grace that the engine gets."""
 
 
-class Host:
+class Hosted:
     """A started engine, apart from the session that owns it, so that it can be given back when the session is simply dropped.
 
     Args:
@@ -33,7 +33,7 @@ class Host:
         self.client: BaseClient = make_client(topology, wiring, preset=preset)
         self.thread = LoopThread("mqlab-session")
         try:
-            self.loop, self.front = self.thread.run(_open(self.client))
+            self.front = self.thread.run(_open(self.client))
         except BaseException:
             self.thread.close()
             raise
@@ -46,13 +46,14 @@ class Host:
         """The client's view of the engine.
 
         Raises:
-            TimeoutError: the loop did not turn for ``timeout`` seconds.
+            CallTimeout: the loop did not turn for ``timeout`` seconds. ClientClosedError: after ``release``.
         """
-        answer = asyncio.run_coroutine_threadsafe(self.client.check(), self.loop)
+        job = self.thread.submit(self.client.check())
         try:
-            return answer.result(timeout)
-        finally:
-            answer.cancel()
+            return job.future.result(timeout)
+        except TimeoutError:
+            job.cancel()
+            raise CallTimeout(f"the session's event loop did not answer within {timeout:g} s") from None
 
     def log(self) -> str:
         """The end of the engine's log; after ``release``, as it was then."""
@@ -78,18 +79,18 @@ class Host:
                 threading.Thread(target=self.thread.close, name="mqlab-release", daemon=True).start()
 
     def _close_client(self) -> bool:
-        closed = asyncio.run_coroutine_threadsafe(self.client.close(), self.loop)
+        closed = self.thread.submit(self.client.close())
         try:
-            closed.result(self.client.timing.stop_grace + CLOSE_S)
+            closed.future.result(self.client.timing.stop_grace + CLOSE_S)
         except TimeoutError:
             return False
         return True
 
 
-async def _open(client: BaseClient) -> tuple[asyncio.AbstractEventLoop, Frontend]:
+async def _open(client: BaseClient) -> Frontend:
     await client.start()
     try:
-        return asyncio.get_running_loop(), Frontend.of(client)
+        return Frontend.of(client)
     except BaseException:
         await client.close()
         raise
