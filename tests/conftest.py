@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 from leftovers import Snapshot, snapshot
 from waiting import until_sync
+
+# A suite started in the background inherits SIGINT as ignored, and so would every process that it starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SETTLE_S = 3.0
 

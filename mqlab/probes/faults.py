@@ -153,8 +153,7 @@ class FaultyCore:
 
     def _hang(self, seconds: float) -> None:
         if self._faults.hold_gil:
-            # PyDLL, unlike CDLL, calls without letting the interpreter lock go.
-            ctypes.PyDLL(None).usleep(ctypes.c_uint32(round(seconds * 1e6)))
+            _hold_gil(seconds)
         else:
             time.sleep(seconds)
 
@@ -173,6 +172,15 @@ class FaultyCore:
         self._core.abort((delta.id,), client)
         failure = Failure("failed", f"request {delta.id!r} fails as told (fail_requests)")
         return Delta(delta.id, [], finish="error", error=failure)
+
+
+def _hold_gil(seconds: float) -> None:
+    """Wait in C for a mutex that this thread itself has: unlike a sleep, no signal cuts that short."""
+    libc = ctypes.PyDLL(None)  # unlike CDLL, it calls without letting the interpreter lock go
+    mutex = ctypes.create_string_buffer(128)  # zeros are an initialised pthread_mutex_t
+    until = time.time() + seconds
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_timedlock(mutex, (ctypes.c_long * 2)(int(until), int(until % 1 * 1e9)))  # a struct timespec
 
 
 def _fail() -> None:

@@ -1,4 +1,8 @@
-"""A process is killed or stopped from outside: what is left of the others ends by itself, says why, and frees the port."""
+"""A process is killed or stopped from outside: what is left of the others ends by itself, says why, and frees the port.
+
+C01: the front is killed while the engine idles, streams or loads. C02: the engine is killed or stopped beside a stream, a whole answer
+and a queued call. C08: it is killed while it loads. C13: a stop beside a dead engine.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from processes import ended, gone
 from serving import Process, echo_command, mqlab_command, running
 from waiting import until, until_sync
 
@@ -46,7 +51,7 @@ def kill_front(process: Process) -> list[psutil.Process]:
 
 
 def assert_all_gone(runtime: Path, process: Process, children: list[psutil.Process]) -> None:
-    until_sync(lambda: not any(child.is_running() for child in children) and not folders(runtime, process), GONE_S)
+    until_sync(lambda: all(map(ended, children)) and not folders(runtime, process), GONE_S)
 
 
 def assert_serves(command: list[str], folder: Path, port: int) -> None:
@@ -75,17 +80,15 @@ def four_streams(url: str) -> Iterator[None]:
 def test_a_killed_front_leaves_nothing(model_folder: Path, runtime_dir: Path, tmp_path: Path, topology: str, busy: bool) -> None:
     port = free_port()
     command = echo_command(model_folder, port=port, topology=topology, **SLOW)
-    with running(command, tmp_path) as process:
+    with running(command, tmp_path) as process, ExitStack() as stack:
         process.wait_ready()
         assert folders(runtime_dir, process)
         if busy:
-            with four_streams(process.url):
-                children = kill_front(process)
-        else:
-            children = kill_front(process)
+            stack.enter_context(four_streams(process.url))
+        children = kill_front(process)
         assert children
         assert_all_gone(runtime_dir, process, children)
-    assert_serves(command, tmp_path, port)
+        assert_serves(command, tmp_path, port)
 
 
 @pytest.mark.parametrize("topology", REMOTE)
@@ -165,16 +168,21 @@ async def test_an_engine_that_is_hit_ends_every_call_and_then_its_server(
                 answers = await asyncio.gather(*others)
                 fresh = await client.post("/v1/completions", json=LONG)
                 health = await client.get("/health")
+                metrics = await client.get("/metrics")
         assert events
         error = json.loads(last.removeprefix("data: "))["error"]
         assert error["code"] == "engine_dead"
-        assert "stopped" in error["message"] if number == signal.SIGSTOP else number.name in error["message"]
+        cause = "stopped" if number == signal.SIGSTOP else number.name
+        assert cause in error["message"]
+        assert cause in health.json()["detail"]
         assert [answer.status_code for answer in [*answers, fresh, health]] == [503] * 4
         assert {answer.json()["error"]["message"] for answer in [*answers, fresh]} == {error["message"]}
+        assert metrics.status_code == 200
+        assert 'finished_reason="error",model_name="echo"} 4.0' in metrics.text
         assert await asyncio.to_thread(process.popen.wait, 10) == 1
-        assert process.text().splitlines()[-1].startswith(("EngineDeadError: ", "mqlab: "))
+        assert process.text().splitlines()[-1].startswith("EngineDeadError: the engine ")
         assert "Traceback" not in process.text()
-        await until(lambda: not psutil.pid_exists(process.engine_pid) and not folders(runtime_dir, process), GONE_S)
+        await until(lambda: gone(process.engine_pid) and not folders(runtime_dir, process), GONE_S)
 
 
 @pytest.mark.parametrize("topology", REMOTE)
@@ -187,7 +195,7 @@ def test_stopping_beside_a_dead_engine_is_bounded(
         os.kill(process.engine_pid, signal.SIGKILL)
         until_sync(lambda: httpx.get(f"{process.url}/health").status_code == 503)
         process.popen.send_signal(number)
-        process.popen.wait(2)
+        process.popen.wait(5)
         assert "Traceback" not in process.text()
         assert not folders(runtime_dir, process)
 

@@ -1,9 +1,10 @@
-"""A prompt larger than the KV pool but not than the context: refused at once, with true numbers, and nobody behind it waits."""
+"""A prompt larger than the KV pool but not than the context: refused at once, with true numbers, and nobody behind it waits (C11)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +22,42 @@ def ids(count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("topology", ["inproc", "aio", "mq", "v1"])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_larger_than_the_pool_holds_nobody_up(model_folder: Path, topology: str, stream: bool) -> None:
+async def test_what_is_larger_than_the_pool_holds_nobody_up(model_folder: Path, topology: str) -> None:
     async with serving(model_folder, topology, **SMALL_POOL) as served, httpx.AsyncClient(base_url=served.url, timeout=20) as http:
-        sizes = [1200, 5, 5, 5]
-        bodies = [{"prompt": ids(size), "max_tokens": 8, "stream": stream} for size in sizes]
-        async with asyncio.timeout(10):
-            big, *small = await asyncio.gather(*(http.post("/v1/completions", json=body) for body in bodies))
-        assert big.status_code == 400
-        error = big.json()["error"]
-        assert error["param"] == "prompt"
-        for words in ("1200 tokens", f"at most {POOL - 1} fit", f"KV pool {POOL}", f"context holds {CONTEXT}", "--num-kv-blocks"):
-            assert words in error["message"]
-        assert [answer.status_code for answer in small] == [200] * 3
-        stats = await served.client.stats()
-        assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+        for stream in (False, True):
+            await _larger_than_the_pool(http, stream)
+            stats = await served.client.stats()
+            assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "size", [POOL - BLOCK - 1, POOL - BLOCK, POOL - BLOCK + 1, POOL - 2, POOL - 1, POOL, POOL + 1, CONTEXT - 1, CONTEXT]
-)
-async def test_the_edge_of_the_pool(model_folder: Path, size: int) -> None:
+async def _larger_than_the_pool(http: httpx.AsyncClient, stream: bool) -> None:
+    bodies = [{"prompt": ids(size), "max_tokens": 8, "stream": stream} for size in (1200, 5, 5, 5)]
+    async with asyncio.timeout(10):
+        big, *small = await asyncio.gather(*(http.post("/v1/completions", json=body) for body in bodies))
+    assert big.status_code == 400
+    error = big.json()["error"]
+    assert error["param"] == "prompt"
+    for words in ("1200 tokens", f"at most {POOL - 1} fit", f"KV pool {POOL}", f"context holds {CONTEXT}", "--num-kv-blocks"):
+        assert words in error["message"]
+    assert [answer.status_code for answer in small] == [200] * 3
+
+
+EDGES = [POOL - BLOCK - 1, POOL - BLOCK, POOL - BLOCK + 1, POOL - 2, POOL - 1, POOL, POOL + 1, CONTEXT - 1, CONTEXT]
+
+
+async def test_the_edge_of_the_pool(model_folder: Path) -> None:
     async with serving(model_folder, "v1", **SMALL_POOL) as served, httpx.AsyncClient(base_url=served.url, timeout=20) as http:
-        for max_tokens in (1, 2, BLOCK, CONTEXT):
+        for size, max_tokens in product(EDGES, (1, 2, BLOCK, CONTEXT)):
             answer = await http.post("/v1/completions", json={"prompt": ids(size), "max_tokens": max_tokens, "ignore_eos": True})
+            stats = await served.client.stats()
+            assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0), size
             if size >= POOL:
-                assert answer.status_code == 400
+                assert answer.status_code == 400, size
                 assert f"at most {POOL - 1} fit" in answer.json()["error"]["message"]
                 continue
             new = min(max_tokens, POOL - size)
             assert answer.json()["usage"] == {"prompt_tokens": size, "completion_tokens": new, "total_tokens": size + new}
-            assert answer.json()["choices"][0]["finish_reason"] == "length"
-        stats = await served.client.stats()
-        assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+            assert answer.json()["choices"][0]["finish_reason"] == "length", size
 
 
 TINY_POOL, TINY_CONTEXT = 160, 192

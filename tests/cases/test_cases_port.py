@@ -1,10 +1,12 @@
-"""The port: whose it is, how soon that is told, and that it is free as soon as its server is gone."""
+"""The port: whose it is, how soon that is told, and that it is free as soon as its server is gone (C22).
+
+That it is free again after a kill is in test_cases_kill.py.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,15 +14,11 @@ import httpx
 import pytest
 from serving import Process, echo_command, mqlab_command, running
 
-REFUSED_S = 3.0
-
 
 def refused(folder: Path, port: int, *arguments: str) -> str:
     """What a ``serve`` on a taken port says; it must not have come to looking for its model, which does not exist."""
     with running(mqlab_command("serve", "/no/such/model", "--port", str(port), *arguments), folder) as process:
-        started = time.monotonic()
         assert process.popen.wait(20) == 1
-        assert time.monotonic() - started < REFUSED_S
         return process.text()
 
 

@@ -1,12 +1,17 @@
-"""What cannot start says why and what to do, in seconds: an exception in Python, a line on the command line; nothing stays."""
+"""What cannot start says why and what to do, in seconds: an exception in Python, a line on the command line; nothing stays (C08).
+
+Also: wrong arguments of the command (C50), and a start without standard streams (C76).
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from serving import mqlab_command, running
@@ -83,7 +88,10 @@ def complaint(tmp_path: Path, *arguments: str) -> str:
     return last
 
 
-@pytest.mark.parametrize("name", BROKEN)
+ESSENTIAL = {"config.json cut", "no config.json", "weights cut", "no weights", "weights of another size", "unknown architecture"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in ESSENTIAL else [pytest.mark.full]) for name in BROKEN])
 def test_a_damaged_model_on_the_command_line(folder: Path, tmp_path: Path, name: str) -> None:
     damage, cause, remedy = BROKEN[name]
     damage(folder)
@@ -184,6 +192,23 @@ def test_python_gets_the_exceptions_that_are_documented(folder: Path) -> None:
     with pytest.raises(EngineStartError) as refusal:
         LLM(str(folder), topology="v1", kv_cache_gb=0.1)
     assert refusal.value.exit_code == 1
+
+
+FIRST_TOKEN_S = 15.0
+
+
+@pytest.mark.usefixtures("model_folder")
+def test_the_first_token_comes_soon_after_the_launch(tmp_path: Path) -> None:
+    """The default model, fetched and converted before; from the start of the command to the first event of a stream."""
+    started = time.monotonic()
+    with running(mqlab_command("serve", "smollm2-135m", "--port", "0"), tmp_path) as process:
+        body = {"prompt": "The capital of France is", "max_tokens": 2, "temperature": 0, "stream": True}
+        with httpx.stream("POST", f"{process.wait_ready().url}/v1/completions", json=body, timeout=20) as response:
+            first = next(response.iter_lines())
+            took = time.monotonic() - started
+        assert "Paris" in first
+        assert process.stop(10) == 0
+    assert took < FIRST_TOKEN_S
 
 
 WRONG: list[tuple[list[str], str]] = [

@@ -18,14 +18,6 @@ def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [[], ["nope"], ["serve"], ["serve", "m", "--port", "abc"], ["serve", "m", "--port", "70000"]])
-def test_wrong_usage_exits_with_two(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(argv) == 2
-    shown = capsys.readouterr()
-    assert shown.err.startswith("mqlab: ")
-    assert not shown.out
-
-
 def test_failures_exit_with_one_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fetch", "no-such-model"]) == 1
     assert capsys.readouterr().err == "mqlab: no model is known as 'no-such-model'; known: smollm2-135m\n"

@@ -29,7 +29,7 @@ from mqlab.types import EngineStats
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
-FAST = Timing(health_interval=0.05, idle_interval=0.05, stop_grace=0.5)
+FAST = Timing(health_interval=0.05, idle_interval=0.05, stop_grace=0.5, stopped_limit=0.5)
 LINE = re.compile(r"mqlab serving (\S+) on (http://\S+) \(topology (\S+), engine pid (\d+)\)")
 
 
@@ -53,9 +53,9 @@ class Served:
             yield client
 
 
-def echo_wiring(model_folder: Path, **core: Any) -> Wiring:
+def echo_wiring(model_folder: Path, timing: Timing = FAST, **core: Any) -> Wiring:
     """An engine that answers a prompt with the prompt, with the default model's tokenizer."""
-    return Wiring(Spec("mqlab.engine.echo:build", {"path": str(model_folder), **core}), timing=FAST)
+    return Wiring(Spec("mqlab.engine.echo:build", {"path": str(model_folder), **core}), timing=timing)
 
 
 @asynccontextmanager
@@ -126,19 +126,22 @@ def running(command: Sequence[str], folder: Path) -> Iterator[Process]:
         psutil.wait_procs(children, timeout=5)
 
 
-def echo_command(model_folder: Path, *, port: int = 0, topology: str = "v1", drain_timeout: float = 1.0, **core: Any) -> list[str]:
+def echo_command(
+    model_folder: Path, *, port: int = 0, topology: str = "v1", drain_timeout: float = 1.0, timing: Timing = FAST, **core: Any
+) -> list[str]:
     """``mqlab serve`` with an echo engine."""
     code = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from mqlab.config import EngineConfig, ServerConfig
+from mqlab.config import EngineConfig, ServerConfig, Timing
 from mqlab.errors import MqlabError
 from mqlab.server.launch import serve
-from serving import FAST, echo_wiring
+from serving import echo_wiring
 config = ServerConfig(port={port}, topology={topology!r}, drain_timeout={drain_timeout})
 try:
-    sys.exit(serve(EngineConfig(), config, FAST, wiring=echo_wiring(Path({str(model_folder)!r}), **{core!r})))
+    timing = {timing!r}
+    sys.exit(serve(EngineConfig(), config, timing, wiring=echo_wiring(Path({str(model_folder)!r}), timing, **{core!r})))
 except MqlabError as error:
     sys.exit(f"{{type(error).__name__}}: {{error}}")
 """

@@ -1,3 +1,5 @@
+"""The histogram: cumulative buckets, as Prometheus reads them."""
+
 from __future__ import annotations
 
 import math

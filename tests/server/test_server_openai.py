@@ -14,7 +14,7 @@ HELLO = "Hello world, this is"
 TALK: list[Any] = [{"role": "user", "content": "Say hi"}]
 
 
-async def test_the_five_lines_of_the_readme(model_folder: Path) -> None:
+async def test_a_chat_is_answered(model_folder: Path) -> None:
     async with serving(model_folder) as served, served.openai() as client:
         answer = await client.chat.completions.create(model="echo", messages=TALK, max_tokens=4)
         assert answer.choices[0].message.role == "assistant"

@@ -28,7 +28,9 @@ from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
 # Every interval at most 100 ms; limits so wide that a busy machine never trips one.
-FAST = Timing(start_timeout=60, health_interval=0.05, step_limit=60, idle_interval=0.05, stop_grace=0.1)
+FAST = Timing(start_timeout=60, health_interval=0.05, step_limit=60, idle_interval=0.05, stop_grace=0.1, stopped_limit=0.5)
+# For engines that are stopped for a while and then live on, or are closed as they are.
+PATIENT = replace(FAST, stopped_limit=60)
 # For hangs that must be seen: nothing else is short.
 ALERT = replace(FAST, step_limit=0.4)
 
@@ -52,6 +54,7 @@ class Rig:
         codec: for every socket.
         own_process: the engine is a child; it can be killed, and hangs without holding the front.
         sees_hangs: a step beyond its limit is noticed while it lasts.
+        steps_apart: the front's loop turns while the engine steps.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Rig:
     codec: str = "msgpack"
     own_process: bool = True
     sees_hangs: bool = True
+    steps_apart: bool = True
 
     def wiring(self, *, echo: dict[str, Any] | None = None, timing: Timing = FAST, **faults: Any) -> Wiring:
         """An echo core, with faults around it where any are given; even ``slow_build=0`` brings the wrapper and its control calls."""
@@ -88,6 +92,12 @@ def needs(*attributes: str) -> Callable[[Check], Check]:
 def every_codec(check: Check) -> Check:
     """Marks a check that is worth running over every codec."""
     check.every_codec = True  # type: ignore[attr-defined]
+    return check
+
+
+def full(check: Check) -> Check:
+    """Marks a check that takes long."""
+    check.full = True  # type: ignore[attr-defined]
     return check
 
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from contract import SEEN_S, Rig, needs
+from contract import SEEN_S, Rig, assert_serves, needs
+from processes import ended
 from waiting import until
 
 # Imports are the script's own business, so that nothing of the test's world leaks into it.
@@ -33,6 +34,10 @@ async def main():
         await start
     await client.start()
     streams = [client.generate(Request(f"r{{i}}", [3, 4], SamplingParams(max_tokens=None, ignore_eos=True))) for i in range(4)]
+    if scene == "stuck":
+        streams.append(asyncio.create_task(anext(streams.pop())))
+        while (await client.check()).phase != "step":
+            await asyncio.sleep(0)
     if scene == "streams":
         await asyncio.gather(*(anext(stream) for stream in streams))
     print("ready", flush=True)
@@ -51,7 +56,7 @@ def script(prelude: str, ending: str) -> str:
 
 @contextmanager
 def launched(rig: Rig, source: str, scene: str, *, from_file: bool = False, **faults: object) -> Iterator[subprocess.Popen[str]]:
-    """The program as a process, its engine running or, in the scene "loading", being launched."""
+    """The program as a process, its engine running, in the scene "loading" being launched, in the scene "stuck" in a step."""
     argument = pickle.dumps((rig.make, rig.wiring(echo={"device_time": 0.002}, **faults), scene)).hex()
     with tempfile.TemporaryDirectory() as folder:
         how = ["-c", source]
@@ -80,7 +85,7 @@ def read_until_ready(process: subprocess.Popen[str]) -> list[str]:
 
 async def assert_all_gone(engines: list[psutil.Process], pid: int) -> None:
     """Within the time in which death must be noticed."""
-    await until(lambda: not any(engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE for engine in engines), timeout=SEEN_S)
+    await until(lambda: all(map(ended, engines)), timeout=SEEN_S)
     await until(lambda: not _folders(pid), timeout=1)
 
 
@@ -119,7 +124,23 @@ async def check_parent_killed_while_loading(rig: Rig) -> None:
 
 @needs("own_process")
 async def check_parent_killed_beside_a_stuck_engine(rig: Rig) -> None:
-    await _signalled(rig, "idle", signal.SIGKILL, slow_step=60)
+    await _signalled(rig, "stuck", signal.SIGKILL, slow_step=60)
+
+
+@needs("own_process")
+async def check_parent_killed_beside_an_engine_that_holds_the_gil(rig: Rig) -> None:
+    """None of its threads can run, so the kernel's signal ends it; its folder stays, until the next start sweeps it."""
+    with launched(rig, script(PSUTIL, WAIT), "stuck", hang_step=1, hold_gil=True) as process:
+        read_until_ready(process)
+        engines = psutil.Process(process.pid).children()
+        assert len(engines) == 1
+        process.kill()
+        process.communicate()
+        await until(lambda: all(map(ended, engines)), timeout=SEEN_S)
+    assert _folders(process.pid), "a thread of the engine ran: the lock was not held"
+    async with rig.client() as client:
+        assert not _folders(process.pid)
+        await assert_serves(client)
 
 
 @needs("own_process")
@@ -129,6 +150,8 @@ async def check_parent_killed_beside_a_stopped_engine(rig: Rig) -> None:
         engines = psutil.Process(process.pid).children()
         for engine in engines:
             engine.suspend()
+        # The kernel continues what it finds stopped when its parent dies, not what is about to stop.
+        await until(lambda: all(engine.status() == psutil.STATUS_STOPPED for engine in engines))
         process.kill()
         process.communicate()
         await assert_all_gone(engines, process.pid)

@@ -74,11 +74,11 @@ async def check_wrong_spec_is_named(rig: Rig) -> None:
 
 async def check_start_timeout_is_named(rig: Rig) -> None:
     before, watch = held(), Stopwatch()
-    client = rig.client(slow_build=1.5, timing=replace(FAST, start_timeout=0.3))
+    client = rig.client(slow_build=2.5, timing=replace(FAST, start_timeout=0.3))
     error = await outcome(client.start(), timeout=20)
     assert isinstance(error, EngineStartError)
     assert "0.3 s" in str(error) and "start_timeout" in str(error)
-    assert watch.seconds < 1.4, "it did not wait for the load"
+    assert watch.seconds < 2.4, "it did not wait for the load"
     if rig.own_process:
         assert_nothing_new(before)
 

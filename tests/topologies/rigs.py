@@ -9,7 +9,7 @@ from contract import Rig
 from mqlab.topologies import make_client
 
 RIGS = (
-    Rig("inproc", partial(make_client, "inproc"), own_process=False, sees_hangs=False),
+    Rig("inproc", partial(make_client, "inproc"), own_process=False, sees_hangs=False, steps_apart=False),
     Rig("aio", partial(make_client, "aio"), own_process=False),
     Rig("mq", partial(make_client, "mq")),
     Rig("mq-pickle", partial(make_client, "mq"), codec="pickle"),

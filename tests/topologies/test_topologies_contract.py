@@ -19,7 +19,12 @@ THEMES = (contract_start, contract_requests, contract_abort, contract_calls, con
 def cases() -> list[object]:
     """Each check with each rig that it says something about; the second codec only where messages matter."""
     return [
-        pytest.param(check, rig, id=f"{rig.name}-{check.__name__.removeprefix('check_')}")
+        pytest.param(
+            check,
+            rig,
+            id=f"{rig.name}-{check.__name__.removeprefix('check_')}",
+            marks=[pytest.mark.full] if hasattr(check, "full") else [],
+        )
         for theme in THEMES
         for check in checks_of(theme)
         for rig in RIGS

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import ended
 from waiting import until, until_sync
 
 from mqlab.wire.liveness import ExitWatch
@@ -40,7 +41,7 @@ def child_of(entry: Spec, folder: Path) -> Iterator[Child]:
         child.reap()
 
 
-def ended(child: Child) -> int:
+def exited(child: Child) -> int:
     until_sync(lambda: child.exit_code() is not None, timeout=20)
     code = child.exit_code()
     assert code is not None
@@ -49,7 +50,7 @@ def ended(child: Child) -> int:
 
 def test_what_it_prints_is_in_its_log(tmp_path: Path) -> None:
     with child_of(ECHOES, tmp_path) as child:
-        assert ended(child) == 0
+        assert exited(child) == 0
         assert str(tmp_path) in child.log_tail()
         assert child.describe_exit() == f"engine process {child.pid} exited with code 0"
         assert child.reports.read() == []
@@ -57,7 +58,7 @@ def test_what_it_prints_is_in_its_log(tmp_path: Path) -> None:
 
 def test_a_failure_is_reported_with_its_traceback(tmp_path: Path) -> None:
     with child_of(FAILS, tmp_path) as child:
-        assert ended(child) == 1
+        assert exited(child) == 1
         (report,) = child.reports.read()
         assert isinstance(report, Report) and report.kind == "failed"
         assert report.cause.startswith("TypeError") and "Traceback" in report.traceback
@@ -66,7 +67,7 @@ def test_a_failure_is_reported_with_its_traceback(tmp_path: Path) -> None:
 
 def test_an_entry_that_cannot_be_found_is_reported(tmp_path: Path) -> None:
     with child_of(Spec("nowhere:f"), tmp_path) as child:
-        assert ended(child) == 1
+        assert exited(child) == 1
         assert "nowhere:f" in child.reports.read()[0].cause
 
 
@@ -78,7 +79,7 @@ def test_how_it_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
         until_sync(lambda: child.reports.read() == [Report("ready")], timeout=20)
         assert child.describe_exit() == f"engine process {child.pid} is running"
         getattr(child, how)()
-        ended(child)
+        exited(child)
         assert re.search(words, child.describe_exit())
         child.kill()
         child.terminate()
@@ -87,14 +88,14 @@ def test_how_it_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
 def test_an_interrupt_of_the_parents_group_does_not_reach_it(tmp_path: Path) -> None:
     with child_of(ECHOES, tmp_path) as child:
         assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
-        ended(child)
+        exited(child)
 
 
 def test_a_dropped_child_is_ended(tmp_path: Path) -> None:
     child = launch(ECHOES, tmp_path)
     process = psutil.Process(child.pid)
     del child
-    assert not process.is_running()
+    assert ended(process)
 
 
 async def test_an_exit_is_seen_once(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ COUNTERS = {
 }
 
 
+SHORT = Timing(step_limit=0.3)
+"""Shorter than the interval at which an idle engine stamps, which stays at its default."""
+
+
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets the page's clock, in seconds."""
@@ -99,21 +103,25 @@ def test_a_clock_read_before_the_stamp_gives_no_negative_age(now: Callable[[floa
 
 
 @pytest.mark.parametrize(
-    ("phase", "seconds", "state"),
+    ("timing", "phase", "seconds", "state"),
     [
-        (Phase.LOADING, 10_000, "ready"),
-        (Phase.STEP, 59, "ready"),
-        (Phase.STEP, 61, "hung"),
-        (Phase.CALL, 61, "hung"),
-        (Phase.IDLE, 60.9, "ready"),
-        (Phase.IDLE, 61.5, "hung"),
+        (Timing(), Phase.LOADING, 10_000, "ready"),
+        (Timing(), Phase.STEP, 59, "ready"),
+        (Timing(), Phase.STEP, 61, "hung"),
+        (Timing(), Phase.CALL, 61, "hung"),
+        (Timing(), Phase.IDLE, 60.9, "ready"),
+        (Timing(), Phase.IDLE, 61.5, "hung"),
+        (SHORT, Phase.STEP, 0.25, "ready"),
+        (SHORT, Phase.STEP, 0.35, "hung"),
+        (SHORT, Phase.IDLE, 1.25, "ready"),
+        (SHORT, Phase.IDLE, 1.35, "hung"),
     ],
 )
-def test_each_phase_has_its_own_limit(now: Callable[[float], None], phase: Phase, seconds: float, state: str) -> None:
+def test_each_phase_has_its_own_limit(now: Callable[[float], None], timing: Timing, phase: Phase, seconds: float, state: str) -> None:
     page = StatsPage()
     page.enter(phase)
     now(seconds)
-    health = judge(page, Timing())
+    health = judge(page, timing)
     assert (health.state, health.phase, health.phase_age_s) == (state, phase.name.lower(), seconds)
     if state == "hung":
         assert phase.name.lower() in health.detail
