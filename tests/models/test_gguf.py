@@ -82,9 +82,11 @@ def test_digits_stand_alone_where_the_pre_tokenizer_says_so(tmp_path: Path, pre:
 def test_control_and_user_defined_tokens_stay_whole(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(converted(tmp_path))
     assert tokenizer.encode("<|start|><tag><|end|>") == [1, 2, 0]
-    assert tokenizer.special_ids == {0, 1}
-    assert tokenizer.decode([1, 2, 0]) == "<tag>"
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.vocab_size) == (1, 0, VOCAB)
+    assert tokenizer.decode([1, 2, 0]) == "<tag>"  # control tokens are hidden, the user's are text
+    assert tokenizer.decode([1, 2, 0], skip_special_tokens=False) == "<|start|><tag><|end|>"
+    roles = {role: tokenizer.special_tokens[role] for role in ("bos_token", "eos_token")}
+    assert roles == {"bos_token": "<|start|>", "eos_token": "<|end|>"}
+    assert tokenizer.vocab_size == VOCAB
 
 
 @pytest.mark.parametrize("add_bos", [True, False])
