@@ -30,6 +30,7 @@ from mqlab.errors import (
     RequestFailed,
 )
 from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Failure, Health, ModelInfo, Reply, Request, Shape, Step
+from mqlab.wire.codecs import as_plain
 from mqlab.wire.liveness import judge
 from mqlab.wire.statspage import StatsPage
 
@@ -386,8 +387,8 @@ def _checked(request: Request) -> Request:
 def _plain_arguments(method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments as what every codec can carry."""
     try:
-        return tuple(msgspec.msgpack.decode(msgspec.msgpack.encode(args)))
-    except (TypeError, ValueError, OverflowError) as error:
+        return tuple(as_plain(args))
+    except ValueError as error:
         raise CallError(f"{method}: an argument cannot be sent: {error}; pass numbers, strings, lists and dicts") from error
 
 

@@ -9,11 +9,10 @@ import logging
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from mqlab.engine.core import Core, apply, no_op, step
 from mqlab.plan import InFlight, SampledTokens
 from mqlab.types import Call, Command, EngineStats, Event, ModelInfo, Reply
+from mqlab.wire.codecs import as_plain
 from mqlab.wire.statspage import Phase, StatsPage
 
 logger = logging.getLogger("mqlab.engine")
@@ -83,9 +82,8 @@ def _plain(event: Event) -> Event:
     if type(event) is not Reply:
         return event
     try:
-        plain = msgspec.msgpack.decode(msgspec.msgpack.encode(event.value))
-        return Reply(event.id, plain, event.error, event.client)
-    except (TypeError, ValueError, OverflowError) as error:
+        return Reply(event.id, as_plain(event.value), event.error, event.client)
+    except ValueError as error:
         return Reply(event.id, error=f"the call's result cannot be sent: {error}", client=event.client)
 
 

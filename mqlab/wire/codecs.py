@@ -71,6 +71,18 @@ def _unpickle(frame: Frame, kind: Any) -> Any:
     return message
 
 
+def as_plain(value: Any) -> Any:
+    """A value as what every codec can carry and gives back alike: numbers, strings, lists, dicts.
+
+    Raises:
+        ValueError: it cannot be sent; the message says which part.
+    """
+    try:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+
+
 CODECS: dict[str, type[MsgpackCodec] | type[PickleCodec]] = {"msgpack": MsgpackCodec, "pickle": PickleCodec}
 
 
