@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqlab.errors import (
+        BenchError,
         CallError,
         CallTimeout,
         ClientClosedError,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         ProfileError,
         RequestError,
         RequestFailed,
+        TraceError,
     )
     from mqlab.front.llm import LLM
     from mqlab.types import Completion, SamplingParams
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "BenchError",
     "CallError",
     "CallTimeout",
     "ClientClosedError",
@@ -44,6 +47,7 @@ __all__ = [
     "RequestError",
     "RequestFailed",
     "SamplingParams",
+    "TraceError",
     "__version__",
     "load_ipython_extension",
 ]

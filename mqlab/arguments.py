@@ -9,18 +9,22 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from types import NoneType, UnionType
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mqlab.bench.options import ThroughputConfig
+from mqlab.bench.compare_options import CompareConfig
+from mqlab.bench.load_options import LoadConfig
+from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
 from mqlab.config import EngineConfig, ServerConfig, Timing
 from mqlab.errors import ConfigError
+from mqlab.probes.options import ProfileConfig
 from mqlab.topologies import TOPOLOGIES
 
 T = TypeVar("T")
 Commands = argparse._SubParsersAction  # the type of what add_subparsers returns; argparse gives it no public name
 
+_NOTEBOOK_TOPOLOGY = "mq"
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _TOPOLOGY = {"choices": tuple(name.replace("_", "-") for name in TOPOLOGIES)}
 
@@ -51,6 +55,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown arguments: {' '.join(unknown)}")
         return namespace, unknown
 
+    def has(self, dest: str) -> bool:
+        """Whether an argument of that name is there already."""
+        return any(action.dest == dest for action in self._actions)
+
     def error(self, message: str) -> NoReturn:
         """See argparse; raises ConfigError."""
         raise ConfigError(f"{message}\n{self.format_usage().strip()}\n'{self.prog} --help' explains")
@@ -70,41 +78,147 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser(prog: str = "mqlab") -> Parser:
-    """The whole tree: serve, fetch, bench throughput. ``namespace.command`` and ``namespace.bench`` say what was asked for."""
+def build_parser(prog: str = "mqlab", *, notebook: bool = False) -> Parser:
+    """The whole tree; ``namespace.command``, and ``namespace.bench`` of a bench, say what was asked for.
+
+    Args:
+        notebook: with what only a notebook has: attach, open, ``-o NAME``, ``--quiet``, targets by the name of a variable.
+    """
     parser = Parser(prog=prog, description="A research workbench for LLM serving engines.", usage="%(prog)s COMMAND [options]")
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    if not notebook:
+        parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=prog)
-    add_serve(commands)
-    add_fetch(commands)
-    add_bench(commands)
+    for add in (add_serve, add_ps, add_stop, add_bench, add_compare, add_profile, add_metrics, add_trace, add_fetch):
+        add(commands, notebook)
+    if notebook:
+        add_attach(commands, notebook)
+        add_open(commands, notebook)
     return parser
 
 
-def add_serve(commands: Commands) -> Parser:
+def add_serve(commands: Commands, notebook: bool = False) -> Parser:
     """``serve MODEL``: read its namespace with ``serve_configs``."""
-    parser = _add_command(commands, "serve", "MODEL [options]", "Start an engine and an OpenAI-compatible server.")
+    what = "Start an engine with a live client." if notebook else "Start an engine and an OpenAI-compatible server."
+    parser = _add_command(commands, "serve", "MODEL [options]", what)
     add_config(parser, EngineConfig, positional=("model",))
     add_config(parser, ServerConfig, topology=_TOPOLOGY)
     add_config(parser, Timing)
+    parser.add_argument("--disable-frontend-multiprocessing", action="store_true", help="vLLM's spelling of --topology aio")
+    if notebook:
+        _add_output(parser, "lab", "the session")
+        parser.add_argument("--no-record", dest="record", action="store_false", help="leave the light probes out")
+        parser.add_argument("--detach", action="store_true", help="a server of its own, which outlives this kernel; attached to")
+        parser.set_defaults(topology=_NOTEBOOK_TOPOLOGY)
     return parser
 
 
-def add_fetch(commands: Commands) -> Parser:
+def add_ps(commands: Commands, notebook: bool = False) -> Parser:
+    """``ps``."""
+    parser = _add_command(commands, "ps", "", "List the running engines of this user.")
+    if notebook:
+        _add_output(parser, None, "the list")
+    return parser
+
+
+def add_stop(commands: Commands, notebook: bool = False) -> Parser:
+    """``stop [TARGET]``: ``namespace.target``, ``namespace.all``."""
+    parser = _add_command(commands, "stop", "[TARGET | --all]", "Stop an engine: its front, or the process itself.")
+    named = "a session's variable (default: lab), or a pid as 'ps' shows it" if notebook else "a pid as 'mqlab ps' shows it"
+    parser.add_argument("target", metavar="TARGET", nargs="?", default=None, help=named)
+    parser.add_argument("--all", action="store_true", help="every engine of this user on this machine, other kernels' and terminals' too")
+    return parser
+
+
+def add_fetch(commands: Commands, notebook: bool = False) -> Parser:
     """``fetch NAME``: ``namespace.name``."""
+    del notebook
     parser = _add_command(commands, "fetch", "NAME", "Fetch a model and convert it, once.")
     parser.add_argument("name", metavar="NAME", help="a known name, for example smollm2-135m")
     return parser
 
 
-def add_bench(commands: Commands) -> Parser:
-    """``bench throughput``: read its namespace with ``throughput_configs``."""
+def add_bench(commands: Commands, notebook: bool = False) -> Parser:
+    """``bench throughput | latency | serve``: read with ``throughput_configs``, ``latency_configs``, ``load_configs``."""
     bench = _add_command(commands, "bench", "BENCHMARK [options]", "Measure an engine.")
     benches = bench.add_subparsers(dest="bench", metavar="BENCHMARK", required=True, prog=bench.prog)
-    parser = _add_command(benches, "throughput", "[options]", "Tokens per second of an engine that has all its requests at once.")
-    add_config(parser, ThroughputConfig, topology=_TOPOLOGY)
-    add_config(parser, EngineConfig)
+    throughput = _add_command(benches, "throughput", "[options]", "Tokens per second of an engine that has all its requests at once.")
+    add_config(throughput, ThroughputConfig, topology=_TOPOLOGY)
+    add_config(throughput, DatasetConfig)
+    latency = _add_command(benches, "latency", "[options]", "Seconds that one fixed batch takes.")
+    add_config(latency, LatencyConfig, topology=_TOPOLOGY)
+    for parser in (throughput, latency):
+        add_config(parser, EngineConfig)
+        add_config(parser, Timing)
+    serve = _add_command(benches, "serve", "[options]", "Latency and throughput of a running OpenAI-compatible server under load.")
+    add_config(serve, LoadConfig)
+    add_config(serve, DatasetConfig)
+    if notebook:
+        serve.add_argument("--session", metavar="NAME", default=None, help="the session to load, instead of a server elsewhere")
+        for parser in (throughput, latency, serve):
+            _add_output(parser, "result", "the result")
+    return bench
+
+
+def add_compare(commands: Commands, notebook: bool = False) -> Parser:
+    """``compare MODEL``: read its namespace with ``compare_configs``."""
+    parser = _add_command(
+        commands, "compare", "MODEL [options]", "Measure what one setting changes: by default the layout between client and engine."
+    )
+    add_config(parser, EngineConfig, positional=("model",))
+    add_config(parser, CompareConfig, topology=_TOPOLOGY)
     add_config(parser, Timing)
+    if notebook:
+        _add_output(parser, "comparison", "the comparison")
+    return parser
+
+
+def add_profile(commands: Commands, notebook: bool = False) -> Parser:
+    """``profile [TARGET]``: read its options with ``read_config(namespace, ProfileConfig)``."""
+    parser = _add_command(commands, "profile", "[TARGET] [options]", "Sample the stacks of an engine and its front while they work.")
+    _add_target(parser, notebook)
+    add_config(parser, ProfileConfig)
+    if notebook:
+        _add_output(parser, "capture", "the capture")
+    return parser
+
+
+def add_metrics(commands: Commands, notebook: bool = False) -> Parser:
+    """``metrics [TARGET]``."""
+    parser = _add_command(commands, "metrics", "[TARGET]", "What an engine does right now: throughput, latencies, queues, CPU.")
+    _add_target(parser, notebook)
+    if notebook:
+        _add_output(parser, None, "the figures")
+    return parser
+
+
+def add_trace(commands: Commands, notebook: bool = False) -> Parser:
+    """``trace [TARGET]``: ``namespace.save`` and ``namespace.export``."""
+    parser = _add_command(commands, "trace", "[TARGET] [options]", "What the probes recorded of a run, so far.")
+    _add_target(parser, notebook, or_else=", or a recording or trace on disk")
+    parser.add_argument("--save", metavar="PATH", default=None, help="keep it there")
+    parser.add_argument("--export", metavar="FILE", default=None, help="write a Chrome trace (JSON), for ui.perfetto.dev")
+    if notebook:
+        _add_output(parser, "trace", "the trace")
+    return parser
+
+
+def add_attach(commands: Commands, notebook: bool = True) -> Parser:
+    """``attach [TARGET]``."""
+    del notebook
+    parser = _add_command(
+        commands, "attach", "[TARGET] [options]", "A session over an engine that runs already, in a terminal or another kernel."
+    )
+    parser.add_argument("target", metavar="TARGET", nargs="?", default=None, help="a pid as 'ps' shows it; not needed where only one runs")
+    _add_output(parser, "lab", "the session")
+    return parser
+
+
+def add_open(commands: Commands, notebook: bool = True) -> Parser:
+    """``open PATH``."""
+    del notebook
+    parser = _add_command(commands, "open", "PATH [options]", "Show a saved trace, capture, speedscope file, or result of a bench again.")
+    parser.add_argument("path", metavar="PATH", help="file or folder")
+    _add_output(parser, "opened", "what it holds")
     return parser
 
 
@@ -114,25 +228,64 @@ def serve_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, ServerCo
     Raises:
         ConfigError: a value is out of its range.
     """
-    return read_config(namespace, EngineConfig), read_config(namespace, ServerConfig), read_config(namespace, Timing)
+    server = read_config(namespace, ServerConfig)
+    if namespace.disable_frontend_multiprocessing:
+        server = replace(server, topology="aio")
+    return read_config(namespace, EngineConfig), server, read_config(namespace, Timing)
 
 
-def throughput_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, ThroughputConfig, Timing]:
+def serve_line(engine: EngineConfig, server: ServerConfig, timing: Timing) -> list[str]:
+    """The arguments of a ``serve`` command that has these configs."""
+    flags = [_as_flag(config, one) for config in (engine, server, timing) for one in fields(config) if one.name != "model"]
+    return ["serve", engine.model, *filter(None, flags)]
+
+
+def throughput_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, ThroughputConfig, DatasetConfig, Timing]:
     """The configs of a ``bench throughput`` command.
 
     Raises:
         ConfigError: a value is out of its range.
     """
-    return read_config(namespace, EngineConfig), read_config(namespace, ThroughputConfig), read_config(namespace, Timing)
+    workload, dataset = read_config(namespace, ThroughputConfig), read_config(namespace, DatasetConfig)
+    return read_config(namespace, EngineConfig), workload, dataset, read_config(namespace, Timing)
 
 
-def add_config(parser: argparse.ArgumentParser, config: type, *, positional: Sequence[str] = (), **extra: dict[str, Any]) -> None:
+def latency_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, LatencyConfig, Timing]:
+    """The configs of a ``bench latency`` command.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+    return read_config(namespace, EngineConfig), read_config(namespace, LatencyConfig), read_config(namespace, Timing)
+
+
+def load_configs(namespace: argparse.Namespace) -> tuple[LoadConfig, DatasetConfig]:
+    """The configs of a ``bench serve`` command.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+    return read_config(namespace, LoadConfig), read_config(namespace, DatasetConfig)
+
+
+def compare_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, CompareConfig, Timing]:
+    """The configs of a ``compare`` command.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+    return read_config(namespace, EngineConfig), read_config(namespace, CompareConfig), read_config(namespace, Timing)
+
+
+def add_config(parser: Parser, config: type, *, positional: Sequence[str] = (), **extra: dict[str, Any]) -> None:
     """One flag per field of a config class, with the help, choices and metavar of its metadata.
 
     Args:
         config: a dataclass whose fields were made with ``mqlab.config.option``.
         positional: fields that are given without a flag, and must be.
         extra: more metadata by field, for what the class itself cannot know.
+
+    A flag that another config of the same command has already is shared: both read it.
     """
     group = parser.add_argument_group(_title(config))
     hints = get_type_hints(config)
@@ -140,8 +293,9 @@ def add_config(parser: argparse.ArgumentParser, config: type, *, positional: Seq
         metadata = {**one.metadata, **extra.get(one.name, {})}
         if one.name in positional:
             group.add_argument(one.name, metavar=one.name.upper(), help=_escape(metadata["help"]))
-        else:
-            group.add_argument(_flag(one.name), **_flag_arguments(one, hints[one.name], metadata))
+        elif not parser.has(one.name):
+            names = (_flag(one.name), *metadata.get("aliases", ()))
+            group.add_argument(*names, **_flag_arguments(one, hints[one.name], metadata))
         if one.name == "log_stats_interval":
             group.add_argument("--disable-log-stats", dest=one.name, action="store_const", const=0.0, help="same as --log-stats-interval 0")
 
@@ -152,8 +306,10 @@ def read_config(namespace: argparse.Namespace, config: type[T]) -> T:
     Raises:
         ConfigError: a value is out of its range.
     """
-    names = [one.name for one in fields(config)]  # type: ignore[arg-type]
-    return config(**{name: getattr(namespace, name) for name in names if hasattr(namespace, name)})
+    given = {one.name: getattr(namespace, one.name) for one in fields(config) if hasattr(namespace, one.name)}  # type: ignore[arg-type]
+    # A shared flag has one default, which may be the "not given" of the other config.
+    defaults = {one.name: one.default for one in fields(config)}  # type: ignore[arg-type]
+    return config(**{name: defaults[name] if value is None else value for name, value in given.items()})
 
 
 def whole_number(text: str) -> int:
@@ -177,6 +333,11 @@ def number(text: str) -> float:
     return value
 
 
+def number_or_inf(text: str) -> float:
+    """As ``number``, or ``inf``."""
+    return math.inf if text == "inf" else number(text)
+
+
 _PARSERS: dict[type, Callable[[str], Any]] = {int: whole_number, float: number, str: str}
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}
 
@@ -185,14 +346,29 @@ def _add_command(commands: Commands, name: str, usage: str, description: str) ->
     return commands.add_parser(name, help=description, description=description, usage=f"%(prog)s {usage}")
 
 
+def _add_output(parser: Parser, default: str | None, what: str) -> None:
+    by_default = f" (default: {default})" if default else ""
+    parser.add_argument("-o", "--variable", metavar="NAME", default=default, help=f"the variable that holds {what}{by_default}")
+    parser.add_argument("--quiet", action="store_true", help="show nothing")
+
+
+def _add_target(parser: Parser, notebook: bool, or_else: str = "") -> None:
+    which = "a session's variable (default: lab), or a pid as 'ps' shows it" if notebook else "a pid as 'mqlab ps' shows it"
+    only = "" if notebook else "; not needed where only one runs"
+    parser.add_argument("target", metavar="TARGET", nargs="?", default=None, help=which + or_else + only)
+
+
 def _flag_arguments(one: Field[Any], hint: Any, metadata: dict[str, Any]) -> dict[str, Any]:
     kind = _plain_type(hint)
-    arguments: dict[str, Any] = {"default": one.default, "help": _help(one, metadata)}
+    arguments: dict[str, Any] = {"dest": one.name, "default": one.default, "help": _help(one, metadata)}
     if kind is bool:
         return arguments | {"action": argparse.BooleanOptionalAction}
     if "choices" in metadata:
         return arguments | {"type": str, "choices": metadata["choices"]}
-    return arguments | {"type": _PARSERS[kind], "metavar": metadata.get("metavar", _METAVARS[kind])}
+    if "nargs" in metadata:
+        return arguments | {"nargs": metadata["nargs"], "metavar": metadata["metavar"]}
+    parse = number_or_inf if metadata.get("infinite") else _PARSERS[kind]
+    return arguments | {"type": parse, "metavar": metadata.get("metavar", _METAVARS[kind])}
 
 
 def _plain_type(hint: Any) -> type:
@@ -203,12 +379,22 @@ def _plain_type(hint: Any) -> type:
 
 
 def _help(one: Field[Any], metadata: dict[str, Any]) -> str:
-    shown = one.default is not None and one.default is not False
+    shown = one.default is not None and one.default is not False and one.default != ()
     return _escape(metadata["help"]) + (" (default: %(default)s)" if shown else "")
 
 
 def _title(config: type) -> str:
     return (config.__doc__ or config.__name__).partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
+def _as_flag(config: Any, one: Field[Any]) -> str:
+    """A setting as the argument that gives it; empty where it is the default."""
+    value = getattr(config, one.name)
+    if value == one.default:
+        return ""
+    if isinstance(value, bool):
+        return _flag(one.name) if value else "--no-" + one.name.replace("_", "-")
+    return f"{_flag(one.name)}={value}"
 
 
 def _flag(name: str) -> str:

@@ -9,7 +9,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from mqlab.arguments import HelpShown, build_parser, serve_configs, throughput_configs
+from mqlab.arguments import (
+    HelpShown,
+    build_parser,
+    compare_configs,
+    latency_configs,
+    load_configs,
+    serve_configs,
+    throughput_configs,
+)
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
 
 Command = Callable[[], int]
@@ -67,6 +75,8 @@ def _serve(namespace: argparse.Namespace) -> Command:
         from mqlab.wire.log import log_to_stderr
 
         log_to_stderr()
+        for note in configs[0].notes:
+            print(f"mqlab: {note}", file=sys.stderr)
         return serve(*configs)
 
     return run
@@ -83,7 +93,7 @@ def _fetch(namespace: argparse.Namespace) -> Command:
     return run
 
 
-def _bench(namespace: argparse.Namespace) -> Command:
+def _throughput(namespace: argparse.Namespace) -> Command:
     configs = throughput_configs(namespace)
 
     def run() -> int:
@@ -94,7 +104,50 @@ def _bench(namespace: argparse.Namespace) -> Command:
     return run
 
 
-_COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {"serve": _serve, "fetch": _fetch, "bench": _bench}
+def _latency(namespace: argparse.Namespace) -> Command:
+    configs = latency_configs(namespace)
+
+    def run() -> int:
+        from mqlab.bench.latency import main as latency
+
+        return latency(*configs)
+
+    return run
+
+
+def _load(namespace: argparse.Namespace) -> Command:
+    configs = load_configs(namespace)
+
+    def run() -> int:
+        from mqlab.bench.serve import main as load
+
+        return load(*configs)
+
+    return run
+
+
+def _compare(namespace: argparse.Namespace) -> Command:
+    configs = compare_configs(namespace)
+
+    def run() -> int:
+        from mqlab.bench.compare import main as compare
+
+        return compare(*configs)
+
+    return run
+
+
+def _bench(namespace: argparse.Namespace) -> Command:
+    return _BENCHES[namespace.bench](namespace)
+
+
+_BENCHES: dict[str, Callable[[argparse.Namespace], Command]] = {"throughput": _throughput, "latency": _latency, "serve": _load}
+_COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {
+    "serve": _serve,
+    "fetch": _fetch,
+    "bench": _bench,
+    "compare": _compare,
+}
 
 
 def _explain(error: MqlabError) -> str:

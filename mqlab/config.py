@@ -68,11 +68,16 @@ class EngineConfig:
     num_threads: int = option(0, "torch threads of the engine; 0 takes one per physical core")
     seed: int = option(0, "seed for requests that bring none")
     log_stats_interval: float = option(10.0, "seconds between the engine's own log lines; 0 turns them off")
+    num_scheduler_steps: int = option(1, "decode steps that one schedule runs; more than one is multi-step scheduling, vLLM 0.6")
+    async_scheduling: bool = option(False, "plan and launch the next step while one is on the device")
+    enable_chunked_prefill: bool = option(True, "share the token budget between prompts and decode; always on")
+    enable_prefix_caching: bool = option(False, "keep the KV blocks of prompts for later ones; always off, as there is no such cache")
+    gpu_memory_utilization: float | None = option(None, "share of a GPU's memory; on a CPU --kv-cache-gb sizes the KV cache")
 
     def __post_init__(self) -> None:
         check_types(self)
         _check_at_least(self, 2, "max_model_len")
-        _check_at_least(self, 1, "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
+        _check_at_least(self, 1, "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps")
         _check_at_least(self, 0, "num_threads", "log_stats_interval")
         check(self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
         check(bool(self.model), self, "model", "must not be empty")
@@ -82,6 +87,25 @@ class EngineConfig:
             "max_num_batched_tokens",
             f"must be at least --max-num-seqs ({self.max_num_seqs}), or a full decode step would not fit",
         )
+        self._check_fixed()
+
+    def _check_fixed(self) -> None:
+        """What other engines let one choose and this one does not."""
+        chunked, cached = self.enable_chunked_prefill, self.enable_prefix_caching
+        check(
+            chunked, self, "enable_chunked_prefill", "is not possible: this scheduler has no other way to run prompts; leave the flag out"
+        )
+        check(not cached, self, "enable_prefix_caching", "is not possible: this engine keeps no prompts; leave the flag out")
+        share = self.gpu_memory_utilization
+        check(share is None or 0 < share <= 1, self, "gpu_memory_utilization", "must be in (0, 1]")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was asked for and will not be done, a line each, to be told to the user once."""
+        share = self.gpu_memory_utilization
+        if share is None:
+            return ()
+        return (f"--gpu-memory-utilization {share:g} sizes nothing on a CPU: --kv-cache-gb {self.kv_cache_gb:g} does",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +134,11 @@ class ServerConfig:
     topology: str = option("v1", "layout between client and engine")
     codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
     drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
+    disable_log_requests: bool = option(True, "log no requests; always on")
 
     def __post_init__(self) -> None:
         check_types(self)
+        check(self.disable_log_requests, self, "disable_log_requests", "is not possible: requests are never logged; leave the flag out")
         check(0 <= self.port <= 65535, self, "port", "must be in [0, 65535]; 0 takes a free one")
         _check_at_least(self, 0, "drain_timeout")
 
@@ -123,12 +149,14 @@ class Settings:
 
     cache_dir: Path
     runtime_dir: Path
+    openai_api_key: str | None = field(default=None, repr=False)
 
     @staticmethod
     def read() -> Settings:
-        """MQLAB_CACHE (converted models; default ~/.cache/mqlab) and MQLAB_RUNTIME (sockets; default the temp folder)."""
+        """MQLAB_CACHE (converted models; default ~/.cache/mqlab), MQLAB_RUNTIME (sockets; default the temp folder), OPENAI_API_KEY."""
         cache = os.environ.get("MQLAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqlab"
-        return Settings(cache_dir=Path(cache), runtime_dir=Path(os.environ.get("MQLAB_RUNTIME") or "/tmp"))
+        runtime = Path(os.environ.get("MQLAB_RUNTIME") or "/tmp")
+        return Settings(cache_dir=Path(cache), runtime_dir=runtime, openai_api_key=os.environ.get("OPENAI_API_KEY") or None)
 
 
 def calm_openmp() -> None:

@@ -11,7 +11,9 @@
     ├── EngineDeadError     everything from now on; carries the first cause and the child's traceback
     ├── EngineStartError    never became ready: exit code, last lines of its log, what to do
     ├── ClientClosedError   used after close
-    └── ProfileError        a capture could not be taken
+    ├── ProfileError        a capture could not be taken
+    ├── BenchError          a measurement could not be made
+    └── TraceError          a trace cannot be read, written or joined
 
 A message names the value, the limit and the remedy.
 """
@@ -95,3 +97,11 @@ class ClientClosedError(MqlabError):
 
 class ProfileError(MqlabError):
     """A capture could not be taken; the message says what to change."""
+
+
+class TraceError(MqlabError):
+    """A trace cannot be read, written or joined; no file was changed."""
+
+
+class BenchError(MqlabError):
+    """A measurement could not be made; requests that failed are part of its result instead."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mqlab.types import ModelInfo, SamplingParams
+
+UNKNOWN = -1
+"""Stands for a token that is still on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +18,17 @@ class Chunk:
 
     Attributes:
         id: the request.
-        tokens: token ids to run in this step, at least one.
+        tokens: token ids to run in this step, at least one; ``(UNKNOWN,)`` where ``follows`` says which it is.
         start: position of the first of them = tokens already in the KV cache.
-        blocks: physical block ids that cover positions 0 … start + len(tokens) - 1, in order.
+        blocks: physical block ids that cover positions 0 … start + len(tokens) + rounds - 2, in order.
         samples: whether the last token's logits yield a new token (False while a prompt is only partly prefilled).
         params: the request's sampling parameters.
         seed: the request's resolved seed, in [0, 2**63).
         output_index: how many tokens the request has generated so far; (seed, output_index) determines the draw.
         banned: token ids masked for this draw (end and stop tokens below ``min_tokens``).
+        rounds: how often it runs in this plan: a decoding chunk of a multi-step plan runs again on the token that it gave.
+        banned_rounds: in how many of them ``banned`` holds.
+        follows: of a plan made while the one before it runs: the row of that one's ``sampling`` whose last token is the one to run.
     """
 
     id: str
@@ -33,6 +40,26 @@ class Chunk:
     seed: int
     output_index: int = 0
     banned: tuple[int, ...] = ()
+    rounds: int = 1
+    banned_rounds: int = 1
+    follows: int | None = None
+
+    def resolved(self, before: SampledTokens) -> Chunk:
+        """The same with its token filled in from what the plan launched before gave."""
+        return self if self.follows is None else replace(self, tokens=before.tokens[self.follows][-1:], follows=None)
+
+    def after(self, tokens: Sequence[int]) -> Chunk:
+        """What it runs in the round after those that gave ``tokens``, at least one."""
+        done = len(tokens)
+        return replace(
+            self,
+            tokens=(tokens[-1],),
+            start=self.end + done - 1,
+            output_index=self.output_index + done,
+            banned=self.banned if done < self.banned_rounds else (),
+            rounds=self.rounds - done,
+            banned_rounds=self.banned_rounds - done,
+        )
 
     @property
     def end(self) -> int:
@@ -51,26 +78,37 @@ class Plan:
         """The chunks that yield a token, in the order of ``SampledTokens``."""
         return tuple(chunk for chunk in self.chunks if chunk.samples)
 
+    def resolved(self, before: SampledTokens) -> Plan:
+        """The same with its unknown tokens filled in from what the plan launched before gave."""
+        return Plan(tuple(chunk.resolved(before) for chunk in self.chunks))
+
+    @property
+    def rounds(self) -> int:
+        """How often the device runs for it: more than once in multi-step scheduling (vLLM 0.6, ``num_scheduler_steps``)."""
+        return max(chunk.rounds for chunk in self.chunks)
+
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """One token id for each chunk of ``plan.sampling``, in that order."""
+    """For each chunk of ``plan.sampling``, in that order, its ``rounds`` token ids."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
 
 
 class InFlight(Protocol):
     """A launched step."""
 
     def wait(self) -> SampledTokens:
-        """Block until the device is done. Called once. May run in another thread than launch."""
+        """Block until the device is done. Called once, in the order of launches. May run in another thread than launch."""
         ...
 
 
 class Runner(Protocol):
     """Turns one scheduled batch into sampled tokens. Owns weights and KV memory.
 
-    ``launch`` enqueues a plan on the device and returns at once; on a CPU the work may be done inside ``wait``.
+    ``launch`` enqueues a plan on the device and returns at once; on a CPU the work may be done inside ``wait``. A second plan may come
+    while the first is in flight, with ``follows`` for the tokens that only the first will give: a GPU gathers them, by row, from the
+    sampled tokens that the last launch leaves in its memory; who computes inside ``wait`` knows them by then.
     """
 
     info: ModelInfo
@@ -80,5 +118,5 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Free weights and KV memory."""
+        """Free weights and KV memory, also with a plan in flight: nobody waits for it any more."""
         ...

@@ -301,12 +301,17 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """A channel between two processes of a topology, as drawn: from, to, mechanism, what it carries."""
+    """A channel between two processes of a topology, as drawn: from, to, mechanism, what it carries.
+
+    Attributes:
+        name: of its socket, as counters and events call it: the last part of the ipc path.
+    """
 
     source: str
     target: str
     channel: str
     carries: str
+    name: str = ""
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -30,6 +30,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(runtime, ignore_errors=True))
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep tests that share a fixture of their module in one worker, where that fixture is made once."""
+    if isinstance(item, pytest.Function) and "module" in _scopes(item):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _scopes(item: pytest.Function) -> set[str]:
+    """Of all fixtures that a test uses."""
+    return {definition.scope for definitions in item._fixtureinfo.name2fixturedefs.values() for definition in definitions}
+
+
 @pytest.fixture(scope="session")
 def runtime_dir() -> Path:
     """Where sockets of this session go."""

@@ -12,6 +12,7 @@ import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -93,8 +94,25 @@ class EngineClient(Protocol):
         ...
 
 
+class Companion(Protocol):
+    """What lives beside a client on its event loop: a probe. It must not fail, nor hold the client."""
+
+    def start(self) -> None:
+        """The client starts."""
+        ...
+
+    def stop(self) -> None:
+        """The client is closed, or failed to start; may come without ``start``."""
+        ...
+
+
 class BaseClient(ABC):
-    """What every topology's client shares. All methods on one event loop."""
+    """What every topology's client shares. All methods on one event loop.
+
+    Attributes:
+        streams: the live streams; a probe may put its own kind in their place before the start.
+        companions: live as long as the client.
+    """
 
     shape: Shape
 
@@ -102,7 +120,8 @@ class BaseClient(ABC):
         self.timing = timing
         self._info: ModelInfo | None = None
         self._page: StatsPage | None = None
-        self._streams = Streams()
+        self.streams = Streams()
+        self.companions: list[Companion] = []
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._dead: Dead | None = None
@@ -146,6 +165,8 @@ class BaseClient(ABC):
             raise MqlabError("the client was started already; start() is called once, 'async with' does it")
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
+        for companion in self.companions:
+            companion.start()
         self._starting = loop.create_task(self._start())
         try:
             self._info = await self._starting
@@ -167,7 +188,8 @@ class BaseClient(ABC):
         """See EngineClient.generate."""
         self._ensure_usable()
         request = _checked(request)
-        slot = await self._streams.open(request.id)
+        slot = await self.streams.open(request)
+        delta = None
         try:
             await self._hand_over(request, slot)
             while True:
@@ -178,7 +200,7 @@ class BaseClient(ABC):
                 if delta.finish is not None:
                     return
         finally:
-            if self._streams.leave(request.id, alive=self._alive):
+            if self.streams.leave(request.id, delta, alive=self._alive):
                 self._post(Abort((request.id,), request.client))
 
     async def abort(self, ids: Iterable[str]) -> None:
@@ -230,6 +252,20 @@ class BaseClient(ABC):
     async def do_log_stats(self) -> None:
         """Nothing: the engine logs by itself. Servers written for vLLM call this every few seconds."""
 
+    def publish(self, folder: Path) -> None:
+        """Keep the engine's page within this folder, for other processes to look at; before the start. No matter where it has a place."""
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The private folder with the engine's page; None where there is none, or no more."""
+        return None
+
+    async def ended(self) -> Dead:
+        """Return when the started client can serve nothing any more, and why."""
+        assert self._over is not None, "started clients only"
+        await asyncio.shield(self._over)
+        return self._dead or Dead("the front process is shutting down")
+
     async def check(self) -> Health:
         """See EngineClient.check."""
         if self._closing is not None:
@@ -265,7 +301,7 @@ class BaseClient(ABC):
         _ON_EVENT[type(event)](self, event)
 
     def _on_step(self, step: Step) -> None:
-        self._streams.put(step.deltas)
+        self.streams.put(step.deltas)
 
     def _on_reply(self, reply: Reply) -> None:
         future = self._calls.get(reply.id)
@@ -332,7 +368,7 @@ class BaseClient(ABC):
         """Streams and calls end with an error; so does what waits to be sent."""
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
-        self._streams.fail(make_error)
+        self.streams.fail(make_error)
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(make_error())
@@ -347,10 +383,14 @@ class BaseClient(ABC):
                     await self._drained()
         self._stopped = True
         self._end(_closed_meanwhile)
-        await self._stop()
+        try:
+            await self._stop()
+        finally:
+            for companion in self.companions:
+                companion.stop()
 
     async def _drained(self) -> None:
-        while self._alive and not self._streams.idle:
+        while self._alive and not self.streams.idle:
             await asyncio.sleep(0.01)
 
 

@@ -6,13 +6,14 @@ import asyncio
 import threading
 import traceback
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mqlab.client.base import BaseClient
 from mqlab.engine.service import Service
 from mqlab.errors import EngineStartError
 from mqlab.types import ModelInfo
-from mqlab.wire.statspage import Phase, StatsPage
+from mqlab.wire.statspage import PAGE, Phase, StatsPage
 from mqlab.wire.wiring import Wiring
 from mqlab.wire.worker import Worker
 
@@ -26,10 +27,28 @@ class LocalClient(BaseClient):
         self._worker = Worker("mqlab-core")
         self._abandoned = threading.Event()
         self._service: Service | None = None
+        self._folder: Path | None = None
+        self._shared: StatsPage | None = None
+
+    def publish(self, folder: Path) -> None:
+        """See BaseClient.publish. A page that is there already is taken over."""
+        path = folder / PAGE
+        self._shared = StatsPage.open(path) if path.exists() else StatsPage.create(path)
+        self._folder = folder
+
+    @property
+    def run_folder(self) -> Path | None:
+        """See BaseClient.run_folder."""
+        return self._folder
+
+    def beat(self) -> None:
+        """Stamp the page between requests: who looks from outside must see that the loop turns."""
+        if self._alive and not self._core.has_work:
+            self._core.idle()
 
     async def _start(self) -> ModelInfo:
-        self._page = StatsPage()
-        self._page.enter(Phase.LOADING)
+        page = self._page = self._shared or StatsPage()
+        page.enter(Phase.LOADING)
         limit = self.timing.start_timeout
         deadline = asyncio.timeout(limit)
         try:
@@ -40,7 +59,7 @@ class LocalClient(BaseClient):
                 late = f"the engine was not ready within {limit:g} s (start_timeout)"
                 raise EngineStartError(f"{late}; raise the limit if it still loads") from error
             raise EngineStartError(f"{type(error).__name__}: {error}", log_tail=traceback.format_exc()) from error
-        self._service = Service(core, self._page, self._wiring.log_stats_interval)
+        self._service = Service(core, page, self._wiring.log_stats_interval)
         return self._service.info
 
     @property

@@ -19,19 +19,18 @@ from mqlab.wire.report import Report
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet, async_sockets
 from mqlab.wire.spec import Spec
-from mqlab.wire.statspage import StatsPage
+from mqlab.wire.statspage import PAGE, StatsPage
 from mqlab.wire.wiring import Wiring
 
-PAGE = "stats"
 _LAST_OUTPUTS_S = 0.02
 
 
 class Hold:
     """All that must be given back, apart from the client, so that it can be given back when the client is simply dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: Path | None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.run_dir = RunDir()
+        self.run_dir = RunDir(within)
         self.child: Child | None = None
         self.watch: ExitWatch | None = None
         self.sockets: SocketSet[Any] | None = None
@@ -86,6 +85,7 @@ class RemoteClient(BaseClient):
         self._log_to_terminal = log_to_terminal
         self._codec: Codec = wiring.build_codec()
         self._hold: Hold | None = None
+        self._within: Path | None = None
         self._reports: list[Report] = []
 
     # --- what a topology adds
@@ -108,11 +108,15 @@ class RemoteClient(BaseClient):
 
     # --- start
 
+    def publish(self, folder: Path) -> None:
+        """See BaseClient.publish."""
+        self._within = folder
+
     async def _start(self) -> ModelInfo:
-        hold = self._hold = Hold()
+        hold = self._hold = Hold(self._within)
         weakref.finalize(self, hold.abandon)
         self._page = StatsPage.create(hold.run_dir.path / PAGE)
-        hold.sockets = async_sockets(io_threads=self.io_threads)
+        hold.sockets = async_sockets(self._wiring.front_socket.build, io_threads=self.io_threads)
         self._open_before(hold.sockets, hold.run_dir)
         hold.child = launch(self._entry(hold.run_dir), hold.run_dir.path, log_to_terminal=self._log_to_terminal)
         self._watch_child(hold, hold.child)
@@ -208,6 +212,11 @@ class RemoteClient(BaseClient):
     def _end_hung(self) -> None:
         if self._hold is not None and self._hold.child is not None:
             self._hold.child.kill()
+
+    @property
+    def run_folder(self) -> Path | None:
+        """See BaseClient.run_folder."""
+        return self._hold.run_dir.path if self._hold is not None else None
 
     def log_tail(self) -> str:
         """See BaseClient.log_tail."""

@@ -40,6 +40,11 @@ class Slot:
             self.finished = True
             self._wake()
 
+    @property
+    def failed(self) -> bool:
+        """Whether the stream was ended with an error."""
+        return self._error is not None
+
     def take_nowait(self) -> Delta | None:
         """What has arrived since the last take, or None.
 

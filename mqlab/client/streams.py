@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from mqlab.client.slot import Slot
 from mqlab.errors import InvalidRequest, MqlabError
-from mqlab.types import Delta
+from mqlab.types import Delta, Request
 
 
 class Streams:
@@ -20,21 +20,24 @@ class Streams:
         """Whether every stream has all that it will get."""
         return all(slot.finished for slot in self._slots.values())
 
-    async def open(self, request_id: str) -> Slot:
+    async def open(self, request: Request) -> Slot:
         """A slot for a new request. Waits while a request that was left early still owns the id.
 
         Raises:
             InvalidRequest: the id is running.
         """
-        while (old := self._slots.get(request_id)) is not None:
+        while (old := self._slots.get(request.id)) is not None:
             if not old.left:
-                raise InvalidRequest(f"request id {request_id!r} is already running; ids must be unique among live requests")
+                raise InvalidRequest(f"request id {request.id!r} is already running; ids must be unique among live requests")
             await old.ended()
-        slot = self._slots[request_id] = Slot()
+        slot = self._slots[request.id] = self._new_slot(request)
         return slot
 
-    def leave(self, request_id: str, *, alive: bool) -> bool:
-        """Its reader goes. True when the core is ``alive`` and must be told, because the request has not finished."""
+    def _new_slot(self, request: Request) -> Slot:
+        return Slot()
+
+    def leave(self, request_id: str, last: Delta | None, *, alive: bool) -> bool:
+        """Its reader goes, having been given ``last`` at last. True when the core is ``alive`` and must be told: it has not finished."""
         slot = self._slots[request_id]
         if slot.finished or not alive:
             del self._slots[request_id]

@@ -29,9 +29,9 @@ class BlockPool:
         """Blocks held by sequences."""
         return self.num_blocks - len(self._free)
 
-    def grow(self, sequence: Sequence) -> bool:
-        """Give a sequence the blocks that all its tokens need; False, and nothing changed, when there are too few."""
-        missing = blocks_for(len(sequence.tokens), self.block_size) - len(sequence.blocks)
+    def grow(self, sequence: Sequence, ahead: int = 0) -> bool:
+        """Give a sequence the blocks that all its tokens need, and ``ahead`` more; False, and nothing changed, when there are too few."""
+        missing = blocks_for(sequence.length + ahead, self.block_size) - len(sequence.blocks)
         if missing > len(self._free):
             return False
         if missing > 0:

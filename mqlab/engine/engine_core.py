@@ -17,22 +17,28 @@ class EngineCore:
 
     Args:
         runner: its ``info`` gives the pool, the context and the end tokens.
-        config: max_num_seqs, max_num_batched_tokens, seed.
+        config: max_num_seqs, max_num_batched_tokens, num_scheduler_steps, async_scheduling, seed.
         clock: stamps the statistics.
+
+    Attributes:
+        runner: what computes; a probe may put a wrapper in its place between steps.
     """
 
     def __init__(self, runner: Runner, config: EngineConfig, clock: Clock) -> None:
         self.info = info = runner.info
-        self._runner = runner
+        self.runner = runner
         pool = BlockPool(info.num_blocks, info.block_size)
-        self._scheduler = Scheduler(pool, config.max_num_seqs, config.max_num_batched_tokens, info.eos_token_ids)
-        self._desk = Desk(info, config.seed, clock, self._scheduler.remove, self._scheduler.gauges)
+        self._scheduler = Scheduler(
+            pool, config.max_num_seqs, config.max_num_batched_tokens, info.eos_token_ids, config.num_scheduler_steps
+        )
+        depth = 2 if config.async_scheduling else 1
+        self._desk = Desk(info, config.seed, clock, self._scheduler.remove, self._scheduler.gauges, depth)
         self.calls = self._desk.calls
         self._closed = False
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is live."""
+        """Whether any request is live, or a step in flight."""
         return self._desk.busy
 
     def add(self, request: Request) -> None:
@@ -52,21 +58,23 @@ class EngineCore:
         return self._desk.call(call)
 
     def begin(self) -> InFlight:
-        """Schedule one step and launch it."""
-        flight = self._runner.launch(self._scheduler.schedule())
-        self._desk.depart()
-        return flight
+        """Schedule one step and launch it; with ``async_scheduling`` the step after it too. Returns the older one."""
+        return self._desk.depart(self._launch)
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
         """Account one step and hand out its tokens."""
-        return self._desk.settle(zip(self._scheduler.advance(), sampled.tokens, strict=True))
+        return self._desk.settle(zip(self._scheduler.land(), sampled.tokens, strict=True))
 
     def close(self) -> None:
         """Close the runner; idempotent."""
         if not self._closed:
             self._closed = True
             self._desk.close()
-            self._runner.close()
+            self.runner.close()
+
+    def _launch(self) -> InFlight | None:
+        plan = self._scheduler.schedule()
+        return None if plan is None else self.runner.launch(plan)
 
 
 def build(*, config: EngineConfig, runner: Spec) -> EngineCore:

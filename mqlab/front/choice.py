@@ -35,7 +35,7 @@ class ChoiceReader:
     """Reads the deltas of one choice until an output has ``finish``; nothing after that belongs to it.
 
     A stop string is looked for token by token, however the tokens arrive, so the token that completes it is the last one
-    reported on every topology.
+    reported on every topology. Otherwise text that a delta brings is taken as it is: its layout has detokenised.
 
     Attributes:
         searches: whether there are stop strings, so that deltas must be read as they come.
@@ -60,7 +60,7 @@ class ChoiceReader:
             if (found := self._detokenizer.stop_reason) is not None:
                 finish, reason = "stop", found
         else:
-            text = self._push(tokens, finish)
+            text = self._push(tokens, finish) if delta.text is None else delta.text
         self._count += len(tokens)
         usage = None if finish is None else self._tally.end(self._count)
         return Output(id=self._id, index=self._index, text=text, tokens=tuple(tokens), finish=finish, stop_reason=reason, usage=usage)

@@ -22,7 +22,7 @@ class ChoiceCollector:
 
     def add(self, delta: Delta) -> Choice | None:
         """Add a delta, return the choice once it has ended."""
-        if self._reader.searches:
+        if self._reader.searches or delta.text is not None:
             output = self._reader.read(delta)
             self._texts.append(output.text)
             self._tokens += output.tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from mqlab.config import EngineConfig, Timing
+from mqlab.config import EngineConfig, ServerConfig, Timing
 from mqlab.lab.session import Session
 
 
@@ -14,17 +14,18 @@ class Served:
     """What makes two ``serve`` commands the same."""
 
     config: EngineConfig
-    topology: str
-    codec: str
+    server: ServerConfig
     timing: Timing
+    record: bool = True
+    detach: bool = False
 
 
 class Registry:
-    """Names to sessions, and what each one serves."""
+    """Names to sessions, and what each one serves; None for one that is attached to."""
 
     def __init__(self) -> None:
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, Served | None] = {}
 
     def live(self) -> dict[str, Session]:
         """Sessions that were not stopped, by name."""
@@ -43,7 +44,7 @@ class Registry:
         """The live session of that name."""
         return self.live().get(name)
 
-    def add(self, name: str, session: Session, served: Served) -> None:
+    def add(self, name: str, session: Session, served: Served | None) -> None:
         """Know a session by a name, its first or another one."""
         self._sessions[name] = session
         self._served[name] = served

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,17 +14,18 @@ from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError
 from mqlab.front.prompts import Prompt
 from mqlab.lab.hop import hop
 from mqlab.lab.hosted import Hosted
-from mqlab.lab.plots import Plot, plot_throughput
+from mqlab.lab.instruments import Instruments
 from mqlab.lab.render import session_html
-from mqlab.lab.sampler import as_frame
 from mqlab.lab.stream import Stream
 from mqlab.models.resolve import resolve
-from mqlab.probes.pyspy import Capture, record
+from mqlab.probes.recording import new_recording
+from mqlab.probes.running import find
+from mqlab.record.metadata import write_meta
 from mqlab.types import Completion, EngineStats, Health, ModelInfo, Output, SamplingParams
 from mqlab.wire.wiring import Wiring
 
 if TYPE_CHECKING:
-    import pandas
+    pass
 
 GLANCE_S = 1.0
 """How long a picture of the session waits for the session's own loop."""
@@ -35,13 +33,13 @@ GLANCE_S = 1.0
 Messages = str | Sequence[Mapping[str, Any]]
 
 
-class Session:
+class Session(Instruments):
     """An engine with a live client, for use from any cell.
 
     The client runs on an event loop in a thread of its own, so nothing depends on the notebook's loop and nothing of it is changed:
     ``await lab.generate(...)`` works under any running loop, ``lab.generate_sync(...)`` works with and without one. A cell that is
-    interrupted or cancelled aborts its request and nothing else. ``mq`` and ``v1`` run the engine in a process of its own; under
-    ``inproc`` and ``aio`` it runs in this process, on the session's thread, and competes with the kernel for the GIL.
+    interrupted or cancelled aborts its request and nothing else. ``mq`` and ``v1`` run the engine in a process of its own and their
+    client in this one; ``inproc`` and ``aio`` run both in a front process of their own, so that a step never holds up a cell.
 
     Dropping the last reference, the end of the interpreter and a kernel restart stop the engine.
 
@@ -50,21 +48,27 @@ class Session:
         topology: layout between client and engine.
         preset: of the topology.
         name: how it calls itself.
+        record: whether the light probes write down what happens, for the dashboard, metrics and traces.
 
     Raises:
         ConfigError, ModelError, EngineStartError: it could not start; nothing is left running.
     """
 
-    def __init__(self, wiring: Wiring, topology: str = "mq", *, preset: str = "best", name: str = "lab") -> None:
-        self.name = name
-        self.topology = topology
-        self._hosted = Hosted(topology, wiring, preset)
-        self._started = time.monotonic()
-        self._finalizer = weakref.finalize(self, self._hosted.release)
+    def __init__(self, wiring: Wiring, topology: str = "mq", *, preset: str = "best", name: str = "lab", record: bool = True) -> None:
+        folder = new_recording(Settings.read().cache_dir / "recordings", name) if record else None
+        self._take(Hosted(topology, wiring, preset, record=folder), topology, name)
+        if folder is not None:
+            write_meta(folder, topology=topology, preset=preset, codec=wiring.codec, model=self.info.name, core=str(wiring.core))
 
     @staticmethod
     def of(
-        config: EngineConfig, topology: str = "mq", *, codec: str = "msgpack", timing: Timing | None = None, name: str = "lab"
+        config: EngineConfig,
+        topology: str = "mq",
+        *,
+        codec: str = "msgpack",
+        timing: Timing | None = None,
+        name: str = "lab",
+        record: bool = True,
     ) -> Session:
         """Serve a real model. It is fetched first where it is a known name and not here yet.
 
@@ -72,7 +76,29 @@ class Session:
             ConfigError, ModelError, EngineStartError: it could not start; nothing is left running.
         """
         resolve(config.model, Settings.read().cache_dir)
-        return Session(Wiring.of(config, codec=codec, timing=timing), topology, name=name)
+        session = Session(Wiring.of(config, codec=codec, timing=timing), topology, name=name, record=record)
+        session._config = config
+        return session
+
+    @classmethod
+    def attach(cls, target: str | int | None = None, *, name: str = "lab") -> Session:
+        """A session over an engine that a terminal or another kernel started; its ``stop`` only detaches.
+
+        Args:
+            target: pid or URL, as ``%mqlab ps`` shows it; None where only one runs.
+
+        Raises:
+            ConfigError: there is none, or more than one. EngineStartError: nobody answers. ModelError: it has no tokenizer.
+        """
+        entry = find(None if target is None else str(target))
+        session = cls.__new__(cls)
+        session._take(Hosted.attach(entry), entry.topology, name)
+        return session
+
+    def _take(self, hosted: Hosted, topology: str, name: str) -> None:
+        super().__init__(hosted, topology, name, None)
+        self._started = time.monotonic()
+        self._finalizer = weakref.finalize(self, hosted.release)
 
     # --- generating
 
@@ -122,7 +148,7 @@ class Session:
         """Whether the engine lives and its loop turns; the engine is not asked.
 
         Raises:
-            CallTimeout: the session's loop is stuck in a step, which only an engine in this process can do to it.
+            CallTimeout: the session's loop is stuck.
             ClientClosedError: after ``stop``.
         """
         return self._running().check(GLANCE_S)
@@ -136,44 +162,34 @@ class Session:
         hosted = self._running()
         return hosted.thread.run(hosted.client.call(method, *args, timeout=timeout))
 
-    def throughput(self) -> pandas.DataFrame:
-        """Tokens per second, requests and KV cache use since the start, as ``sampler.as_frame`` says; also after ``stop``."""
-        samples = self._hosted.sampler.samples()
-        return as_frame(samples if self.stopped else [*samples, self.stats()])
-
-    def plot_throughput(self, since: float = 0.0) -> Plot:
-        """``throughput()`` as a picture, from ``since`` seconds after the start on."""
-        frame = self.throughput()
-        return plot_throughput(frame.loc[frame["seconds"] >= since], f"{self.info.name} over {self.topology}")
-
-    def profile(self, seconds: int = 5, *, front: bool = False, folder: str | Path | None = None) -> Capture:
-        """Sample the engine's stacks with py-spy while it works. Blocks; ``await asyncio.to_thread(lab.profile, 5)`` does not.
-
-        A hung engine can be sampled as well as a busy one; only a dead one cannot.
-
-        Args:
-            seconds: whole ones, 1 to 3600.
-            front: sample this process, the front, as well.
-            folder: where stacks and flame graph go; by default a new folder in mqlab's cache.
-
-        Raises:
-            ProfileError: the capture could not be taken; says what to change. EngineDeadError, ClientClosedError.
-        """
-        self._ensure_not_dead()
-        targets = {"engine": self.info.pid} | ({"front": os.getpid()} if front and self.info.pid != os.getpid() else {})
-        return record(targets, seconds, Path(folder) if folder else _capture_folder())
-
     def log(self) -> Text:
-        """The end of the engine's log. Engines in this process log to this process."""
+        """The end of the engine's log."""
         lines = self._hosted.log().split("\n")
         text = "\n".join(line.rpartition("\r")[2] for line in lines)  # of a progress bar, its last state
-        return Text(text or f"(no log yet, or {self.topology} logs to this process)")
+        return Text(text or "(no log yet)")
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Its processes by role: ``front`` and ``engine``; under inproc and aio they are one."""
+        return self._hosted.pids()
+
+    @property
+    def attached(self) -> bool:
+        """Whether somebody else runs the engine, so that ``stop`` only detaches."""
+        return self._hosted.attached
+
+    def where(self) -> str:
+        """How it is found, in words: pid, and port where there is one."""
+        port = f", {self._hosted.url}" if self._hosted.url else ""
+        return f"{_where(self.info)}{port}"
 
     # --- ending
 
     def stop(self) -> None:
-        """End the engine, in bounded time; idempotent. Requests that still run get ClientClosedError."""
+        """End the engine, in bounded time; idempotent. Requests that still run get ClientClosedError. An attached one only detaches."""
         self._finalizer()
+        if self._dashboard is not None:
+            self._dashboard.close()
 
     @property
     def stopped(self) -> bool:
@@ -268,8 +284,4 @@ def _as_chat(messages: Messages) -> Prompt:
 
 
 def _where(info: ModelInfo) -> str:
-    return "engine in this process" if info.pid == os.getpid() else f"engine pid {info.pid}"
-
-
-def _capture_folder() -> Path:
-    return Settings.read().cache_dir / "captures" / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    return f"engine pid {info.pid}"

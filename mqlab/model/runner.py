@@ -31,6 +31,9 @@ class TorchRunner:
         decoder: weights and forward pass.
         cache: one LayerCache a layer.
         threads: torch and kernel threads of a step.
+
+    Attributes:
+        sampler: makes tokens of logits; a probe may put a wrapper in its place between steps.
     """
 
     def __init__(self, info: ModelInfo, decoder: Decoder, cache: list[LayerCache], threads: int) -> None:
@@ -38,6 +41,8 @@ class TorchRunner:
         self._decoder: Decoder | None = decoder
         self._cache = cache
         self._threads = threads
+        self._sampled = SampledTokens(())
+        self.sampler = sample
 
     def launch(self, plan: Plan) -> InFlight:
         """Start one step. The device is this CPU, so the work is done inside ``wait``."""
@@ -45,7 +50,7 @@ class TorchRunner:
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> SampledTokens:
-        """Do one step.
+        """Do one step, after those that were launched before it: one round for every chunk, and more for those that decode on.
 
         Raises:
             RuntimeError: closed, or logits that are not finite.
@@ -53,8 +58,20 @@ class TorchRunner:
         if self._decoder is None:
             raise RuntimeError("the runner is closed")
         use_threads(self._threads)
+        plan = plan.resolved(self._sampled)
+        sampling = plan.sampling
+        gains = [[token] for token in self._round(self._decoder, plan)]
+        for number in range(1, plan.rounds):
+            on = [(chunk, gained) for chunk, gained in zip(sampling, gains, strict=True) if chunk.rounds > number]
+            tokens = self._round(self._decoder, Plan(tuple(chunk.after(gained) for chunk, gained in on)))
+            for (_, gained), token in zip(on, tokens, strict=True):
+                gained.append(token)
+        self._sampled = SampledTokens(tuple(map(tuple, gains)))
+        return self._sampled
+
+    def _round(self, decoder: Decoder, plan: Plan) -> tuple[int, ...]:
         batch = BatchTensors.of(plan, self.info.block_size)
-        return SampledTokens(sample(self._decoder.logits(batch, self._cache), plan.sampling))
+        return self.sampler(decoder.logits(batch, self._cache), plan.sampling)
 
     def close(self) -> None:
         """Free weights and KV memory."""

@@ -7,21 +7,20 @@ without scripts, styles or ids, so that it can stand in a notebook next to other
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from xml.sax.saxutils import escape
+
+from mqlab.record.categories import COLOURS, OTHER, of_frame
 
 WIDTH = 1200
 ROW = 17
 CHARACTER = 6.6
 MIN_WIDTH = 1.0
 MAX_DEPTH = 60
-
-# First match wins. Light enough for dark text, so the picture needs no theme.
-_FILLS = (("mqlab", "#f6a54c"), ("torch", "#8fc1ea"), ("numba", "#8fc1ea"), ("zmq", "#b7dd9a"), ("asyncio", "#d9c3ee"))
-_OTHER = "#e3dccf"
 
 Stack = tuple[str, ...]
 """Frames from the outermost to the innermost, as ``function (file)``."""
@@ -38,12 +37,30 @@ class Share:
 
 @dataclass(frozen=True)
 class Box:
-    """A frame in the picture: samples ``[start, start + count)`` at a depth."""
+    """The end of a path in the picture: samples ``[start, start + count)`` at the path's depth."""
 
-    frame: str
-    depth: int
+    path: Stack
     start: int
     count: int
+
+    @property
+    def frame(self) -> str:
+        """The innermost of its path."""
+        return self.path[-1]
+
+    @property
+    def depth(self) -> int:
+        """Frames above it."""
+        return len(self.path) - 1
+
+
+@dataclass(frozen=True)
+class Paint:
+    """How a box looks: its colour, what stands in it, what hovering shows."""
+
+    fill: str
+    label: str
+    tip: str
 
 
 @dataclass(frozen=True)
@@ -93,14 +110,19 @@ class Stacks:
         return {frame for stack in self.counts for frame in stack}
 
     def top(self, n: int = 10) -> list[Share]:
-        """The ``n`` frames with the most samples of their own, most first. Recursion counts once."""
+        """The ``n`` frames with the most samples of their own, most first."""
+        own = [Share(frame, *share) for frame, share in self.shares().items() if share[0]]
+        return sorted(own, key=lambda share: -share.own)[:n]
+
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """Own and total share of every frame, as in ``Share``. Recursion counts once."""
         own: Counter[str] = Counter()
         anywhere: Counter[str] = Counter()
         for stack, count in self.counts.items():
             own[stack[-1]] += count
             anywhere.update(dict.fromkeys(stack, count))
         total = self.total or 1
-        return [Share(frame, count / total, anywhere[frame] / total) for frame, count in own.most_common(n)]
+        return {frame: (own[frame] / total, count / total) for frame, count in anywhere.items()}
 
 
 def lay_out(stacks: Stacks) -> Iterator[Box]:
@@ -112,18 +134,21 @@ def _level(stacks: list[tuple[Stack, int]], depth: int, start: int) -> Iterator[
     if depth == MAX_DEPTH:
         return
     deeper = (item for item in stacks if len(item[0]) > depth)
-    for frame, group in groupby(deeper, key=lambda item: item[0][depth]):
+    for _, group in groupby(deeper, key=lambda item: item[0][depth]):
         members = list(group)
         count = sum(samples for _, samples in members)
-        yield Box(frame, depth, start, count)
+        yield Box(members[0][0][: depth + 1], start, count)
         yield from _level(members, depth + 1, start)
         start += count
 
 
-def draw(stacks: Stacks, title: str) -> str:
+def draw(stacks: Stacks, title: str, paint: Callable[[Box], Paint] | None = None) -> str:
     """A flame graph as static SVG, outermost frames on top, frames too narrow to see left out.
 
-    Hovering shows a frame's name and share. Up to about 150 bytes a frame.
+    Hovering shows a frame's full name and share. Up to about 150 bytes a frame.
+
+    Args:
+        paint: colours and names of the boxes; by default the category of the frame, its name, its share.
     """
     total = stacks.total or 1
     boxes = [box for box in lay_out(stacks) if box.count * WIDTH / total >= MIN_WIDTH]
@@ -133,25 +158,25 @@ def draw(stacks: Stacks, title: str) -> str:
         f'font-family="monospace" font-size="11" fill="#1a1a1a">\n<title>{escape(title)}</title>\n'
         f'<rect width="{WIDTH}" height="{height}" fill="#fdfaf4"/>\n<text x="6" y="{ROW - 4}" font-weight="bold">{escape(title)}</text>\n'
     )
-    return head + "".join(_draw_boxes(boxes, total)) + "</svg>\n"
+    return head + "".join(_draw_boxes(boxes, total, paint or partial(_by_category, total=total))) + "</svg>\n"
 
 
-def _draw_boxes(boxes: Iterable[Box], total: int) -> Iterator[str]:
+def _draw_boxes(boxes: Iterable[Box], total: int, paint: Callable[[Box], Paint]) -> Iterator[str]:
     for box in boxes:
         x, width, y = box.start * WIDTH / total, box.count * WIDTH / total, ROW * (box.depth + 1.5)
-        tip = escape(f"{box.frame}: {box.count} samples, {box.count / total:.1%}")
-        rect = f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width - 0.4, 0.6):.1f}" height="{ROW - 1}" fill="{_fill(box.frame)}"/>'
-        yield f"<g><title>{tip}</title>{rect}{_label(box.frame, x, y, width)}</g>\n"
+        look = paint(box)
+        rect = f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width - 0.4, 0.6):.1f}" height="{ROW - 1}" fill="{look.fill}"/>'
+        yield f"<g><title>{escape(look.tip)}</title>{rect}{_text(look.label, x, y, width)}</g>\n"
 
 
-def _label(frame: str, x: float, y: float, width: float) -> str:
+def _text(label: str, x: float, y: float, width: float) -> str:
     room = int((width - 6) / CHARACTER)
     if room < 3:
         return ""
-    text = frame if len(frame) <= room else frame[: room - 1] + "…"
+    text = label if len(label) <= room else label[: room - 1] + "…"
     return f'<text x="{x + 3:.1f}" y="{y + 12:.1f}">{escape(text)}</text>'
 
 
-def _fill(frame: str) -> str:
-    _, _, file = frame.rpartition(" (")
-    return next((fill for package, fill in _FILLS if file.startswith(f"{package}/") or f"/{package}/" in file), _OTHER)
+def _by_category(box: Box, total: int) -> Paint:
+    fill = COLOURS[of_frame(box.frame) or OTHER]
+    return Paint(fill, box.frame, f"{box.frame}: {box.count} samples, {box.count / total:.1%}")

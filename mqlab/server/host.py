@@ -14,6 +14,7 @@ KEEP_ALIVE_S = 75
 """Longer than common clients keep an idle connection, so that none reuses one just as it is dropped."""
 
 _TICK_S = 0.02
+_CUT_S = 1.0
 
 
 class _Server(uvicorn.Server):
@@ -65,12 +66,26 @@ class Host:
         while any(server.is_serving() for server in self._server.servers):
             await asyncio.sleep(_TICK_S)
 
+    async def cut(self) -> None:
+        """End at once: every connection is cut, whatever runs on it."""
+        assert self._task is not None, "started hosts only"
+        for server in self._server.servers:
+            server.close()
+        self._listener.close()
+        self._abort_all()
+        running = {self._task, *self._server.server_state.tasks}
+        self._task.cancel()
+        await asyncio.wait(running, timeout=_CUT_S)
+
     async def stop(self, flush: float) -> None:
         """End: answers under way have ``flush`` seconds to reach their readers, then their connections are cut."""
         assert self._task is not None, "started hosts only"
         await self.refuse()
         await asyncio.wait([self._task], timeout=flush)
+        self._abort_all()
+        await self._task
+
+    def _abort_all(self) -> None:
         for connection in list(self._server.server_state.connections):
             transport: Any = connection.transport
             transport.abort()
-        await self._task

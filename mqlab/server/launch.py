@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvloop
 
 from mqlab.client.base import BaseClient
+from mqlab.client.local import LocalClient
 from mqlab.config import EngineConfig, ServerConfig, Settings, Timing
 from mqlab.errors import EngineDeadError
 from mqlab.front.frontend import Frontend
@@ -22,8 +24,14 @@ from mqlab.models.resolve import resolve
 from mqlab.server.app import build_app
 from mqlab.server.host import Host
 from mqlab.server.listener import listen, url
+from mqlab.server.native import Door
+from mqlab.server.signals import Signals, first
 from mqlab.server.state import ServerState
 from mqlab.topologies import make_client
+from mqlab.types import ModelInfo
+from mqlab.wire.native import SOCKET
+from mqlab.wire.registry import Entry, Registry
+from mqlab.wire.rundir import RunDir
 from mqlab.wire.wiring import Wiring
 
 DEATH_GRACE_S = 3.0
@@ -47,8 +55,10 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
     Raises:
         ConfigError: port taken, unknown topology. ModelError. EngineStartError. EngineDeadError: the engine died.
     """
-    with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener:
+    with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener, contextlib.ExitStack() as cleanup:
         client = make_client(server.topology, wiring or _wiring(engine, server, timing), log_to_terminal=True)
+        _publish(client, cleanup)
+        Registry().entries()  # a registry that cannot be used is told before anything slow begins
         _raise_file_limit()
         # A tokenizer that cannot be read is found before the weights are, which takes longer.
         text = TextModel.load(resolve(engine.model, Settings.read().cache_dir)) if wiring is None else None
@@ -62,7 +72,7 @@ def _wiring(engine: EngineConfig, server: ServerConfig, timing: Timing) -> Wirin
 
 
 async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfig, listener: socket.socket) -> None:
-    signals = _Signals()
+    signals = Signals()
     try:
         if not await signals.interrupts(client.start()):
             state = ServerState(Frontend(client, text) if text else Frontend.of(client))
@@ -71,61 +81,57 @@ async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfi
         await client.close()
 
 
-async def _serve_ready(client: BaseClient, server: ServerConfig, listener: socket.socket, state: ServerState, signals: _Signals) -> None:
+async def _serve_ready(client: BaseClient, server: ServerConfig, listener: socket.socket, state: ServerState, signals: Signals) -> None:
     address = url(server.host, listener)
     host = Host(build_app(state), listener)
     await host.start()
-    print(f"mqlab serving {state.model} on {address} (topology {client.shape.name}, engine pid {client.info.pid})", flush=True)
     try:
-        stopped = await signals.interrupts(_until_dead(client))
-        state.draining = stopped
-        if stopped:
-            await host.refuse()
-            await _first(state.drained(), signals.again.wait(), timeout=server.drain_timeout)
-        else:
-            await _first(signals.stop.wait(), timeout=DEATH_GRACE_S)
-            raise EngineDeadError((await client.check()).detail)
+        async with _attachable(client, server, address):
+            print(f"mqlab serving {state.model} on {address} (topology {client.shape.name}, engine pid {client.info.pid})", flush=True)
+            state.draining = await signals.interrupts(_until_dead(client))
+            if state.draining:
+                await host.refuse()
+                await first(state.drained(), signals.again.wait(), timeout=server.drain_timeout)
+            else:
+                await first(signals.stop.wait(), timeout=DEATH_GRACE_S)
+                raise EngineDeadError((await client.check()).detail)
     finally:
         # First the client: what still streams then ends with an error event, before its connection is cut.
         await client.close()
         await host.stop(_FLUSH_S)
 
 
+@contextlib.asynccontextmanager
+async def _attachable(client: BaseClient, server: ServerConfig, address: str) -> AsyncIterator[None]:
+    """While the block runs, other processes find this one, and attach to its engine."""
+    assert client.run_folder is not None, "an engine process has one, an engine in this process was given one"
+    door = await Door.open(client, client.run_folder, url=address)
+    try:
+        with Registry().known(_entry(client.info, client.run_folder, server.topology, address)):
+            yield
+    finally:
+        await door.close()
+
+
+def _publish(client: BaseClient, cleanup: contextlib.ExitStack) -> None:
+    """Give an engine in this process a run folder, which one in a process of its own has."""
+    if isinstance(client, LocalClient):
+        run_dir = RunDir()
+        cleanup.callback(run_dir.remove)
+        run_dir.ipc(SOCKET)  # refuses a path that is too long for a socket
+        client.publish(run_dir.path)
+
+
+def _entry(model: ModelInfo, folder: Path, topology: str, address: str) -> Entry:
+    pid = os.getpid()
+    socket = str(folder / SOCKET)
+    return Entry.of(pid, role="serve", model=model.name, topology=topology, url=address, socket=socket, owner_pid=pid)
+
+
 async def _until_dead(client: BaseClient) -> None:
     # A hang is for the client to judge, which then declares the engine dead.
     while (await client.check()).state != "dead":
         await asyncio.sleep(_HEALTH_POLL_S)
-
-
-class _Signals:
-    """SIGTERM and SIGINT as events: ``stop`` with the first one, ``again`` with the second."""
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.again = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._arrived)
-
-    def _arrived(self) -> None:
-        (self.again if self.stop.is_set() else self.stop).set()
-
-    async def interrupts(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Run ``work`` to its end, or cancel it at the first signal; whether that came."""
-        await _first(work, self.stop.wait())
-        return self.stop.is_set()
-
-
-async def _first(*works: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
-    """Return when one has ended, raise what it raised; cancel the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from pathlib import Path
 
 import psutil
 
@@ -33,6 +34,19 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(_explain(error, host, port)) from error
+    listener.setblocking(False)
+    return listener
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """A listening unix socket; whoever owns its folder removes the file."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
     listener.setblocking(False)
     return listener
 

@@ -22,6 +22,7 @@ class Tokenizer:
         special_tokens: names by role, as templates expect them: bos_token, eos_token, unk_token, pad_token.
         byte_fallback: whether single bytes are tokens of their own, as in Llama 2.
         vocab_size: ids below this have an entry; a model's embedding may be wider.
+        special_ids: ids that stand for no text of their own: start and end tokens, those of templates.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
@@ -31,6 +32,7 @@ class Tokenizer:
         self.special_tokens = dict(special_tokens)
         self.byte_fallback = backend.decoder is not None and b"ByteFallback" in backend.decoder.__getstate__()
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:

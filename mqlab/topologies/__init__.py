@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import Any
 
 from mqlab.client.base import BaseClient
@@ -35,17 +36,29 @@ def make_client(topology: str, wiring: Wiring, *, preset: str = "best", log_to_t
         ConfigError: unknown topology, preset or option.
     """
     name = topology.replace("-", "_")
-    if name not in TOPOLOGIES:
-        raise ConfigError(f"--topology={topology!r} is unknown; choose one of {', '.join(TOPOLOGIES)}")
-    module = importlib.import_module(f"mqlab.topologies.{name}")
+    chosen = layout_options(name, preset, **options)
+    extra = {"log_to_terminal": log_to_terminal} if name in OWN_PROCESS else {}
+    return wiring.wrap_client(getattr(_module(name), TOPOLOGIES[name])(wiring, chosen, **extra))
+
+
+def layout_options(topology: str, preset: str = "best", **options: Any) -> Any:
+    """A layout's Options: the preset with what differs from it.
+
+    Raises:
+        ConfigError: unknown topology, preset or option, or a value that the option does not take.
+    """
+    module = _module(topology.replace("-", "_"))
     if preset not in module.PRESETS:
         raise ConfigError(f"--preset={preset!r} is unknown; choose one of {', '.join(module.PRESETS)}")
-    try:
-        chosen = module.Options(**{**vars(module.PRESETS[preset]), **options})
-    except TypeError as error:
-        raise ConfigError(
-            f"topology {topology!r} does not take these options: {sorted(options)}; it has {list(vars(module.Options()))}"
-        ) from error
+    known = vars(module.PRESETS[preset])
+    if unknown := sorted(options.keys() - known.keys()):
+        raise ConfigError(f"topology {topology!r} does not take these options: {unknown}; it has {list(known)}")
+    chosen = module.Options(**{**known, **options})
     check_types(chosen)
-    extra = {"log_to_terminal": log_to_terminal} if name in OWN_PROCESS else {}
-    return getattr(module, TOPOLOGIES[name])(wiring, chosen, **extra)
+    return chosen
+
+
+def _module(name: str) -> ModuleType:
+    if name not in TOPOLOGIES:
+        raise ConfigError(f"--topology={name!r} is unknown; choose one of {', '.join(TOPOLOGIES)}")
+    return importlib.import_module(f"mqlab.topologies.{name}")

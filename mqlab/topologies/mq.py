@@ -77,10 +77,10 @@ class MqClient(RemoteClient):
         "mq",
         processes=(("front", ("event loop",)), ("engine", ("engine loop",))),
         edges=(
-            Edge("front", "engine", "PUSH→PULL", "requests, aborts, calls"),
-            Edge("engine", "front", "PUSH→PULL", "one message a step"),
-            Edge("engine", "front", "PUSH→PULL", "health while idle"),
-            Edge("front", "engine", "DEALER→ROUTER", "readiness, once"),
+            Edge("front", "engine", "PUSH→PULL", "requests, aborts, calls", "input"),
+            Edge("engine", "front", "PUSH→PULL", "one message a step", "output"),
+            Edge("engine", "front", "PUSH→PULL", "health while idle", "health"),
+            Edge("front", "engine", "DEALER→ROUTER", "readiness, once", "data"),
         ),
     )
 
@@ -142,7 +142,7 @@ class MqEngine:
         self._idle_ms = round(wiring.timing.idle_interval * 1000)
         self._busy = self._exchange if options.intake == "callback" else no_op
         self._outbox: list[Event] = []
-        sockets = self._sockets = sync_sockets()
+        sockets = self._sockets = sync_sockets(wiring.engine_socket.build)
         self._input = sockets.bind("pull", addresses.input, hwm=options.hwm)
         self._output = sockets.bind("push", addresses.output, hwm=options.hwm)
         self._health = sockets.bind("push", addresses.health, hwm=options.hwm)

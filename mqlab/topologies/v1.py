@@ -58,8 +58,8 @@ class V1Client(RemoteClient):
         "v1",
         processes=(("front", ("event loop",)), ("engine", ("engine loop", "input", "output"))),
         edges=(
-            Edge("front", "engine", "ROUTER→DEALER", "requests, aborts, calls"),
-            Edge("engine", "front", "PUSH→PULL", "one message a step"),
+            Edge("front", "engine", "ROUTER→DEALER", "requests, aborts, calls", "input"),
+            Edge("engine", "front", "PUSH→PULL", "one message a step", "output"),
         ),
     )
 
@@ -146,7 +146,7 @@ class V1Engine:
 def _receive_commands(address: str, wiring: Wiring, info: ModelInfo, inbox: SimpleQueue[Command | Exception]) -> None:
     """The input thread: say what the engine is, then decode off the engine's loop. What it cannot decode is the loop's death."""
     codec = wiring.build_codec()
-    socket = sync_sockets().connect("dealer", address, identity=_RANK)
+    socket = sync_sockets(wiring.engine_socket.build).connect("dealer", address, identity=_RANK)
     socket.send(codec.encode(info))
     try:
         while True:
@@ -158,7 +158,7 @@ def _receive_commands(address: str, wiring: Wiring, info: ModelInfo, inbox: Simp
 def _send_events(address: str, wiring: Wiring, outbox: SimpleQueue[Event | None], inbox: SimpleQueue[Command | Exception]) -> None:
     """The output thread: encode off the engine's loop; None flushes and ends it. What it cannot encode is the loop's death."""
     codec = wiring.build_codec()
-    sockets = sync_sockets()
+    sockets = sync_sockets(wiring.engine_socket.build)
     socket = sockets.connect("push", address)
     while (event := outbox.get()) is not None:
         try:

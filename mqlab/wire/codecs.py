@@ -9,6 +9,7 @@ import msgspec
 
 from mqlab.errors import ConfigError
 from mqlab.types import Command, Event, ModelInfo
+from mqlab.wire.cumulative import CumulativeCodec
 
 T = TypeVar("T")
 Frame = bytes | memoryview
@@ -83,15 +84,22 @@ def as_plain(value: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
+OUTPUTS = ("delta", "cumulative")
 CODECS: dict[str, type[MsgpackCodec] | type[PickleCodec]] = {"msgpack": MsgpackCodec, "pickle": PickleCodec}
 
 
-def make_codec(name: str) -> Codec:
+def make_codec(name: str, output: str = "delta") -> Codec:
     """A codec by name.
 
+    Args:
+        output: ``delta``, or ``cumulative`` for events that carry every token of a request so far.
+
     Raises:
-        ConfigError: no such codec.
+        ConfigError: no such codec, or no such output.
     """
     if name not in CODECS:
         raise ConfigError(f"--codec={name!r} is unknown; choose one of {', '.join(CODECS)}")
-    return CODECS[name]()
+    if output not in OUTPUTS:
+        raise ConfigError(f"--output={output!r} is unknown; choose one of {', '.join(OUTPUTS)}")
+    codec = CODECS[name]()
+    return codec if output == "delta" else CumulativeCodec(codec)

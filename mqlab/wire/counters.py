@@ -1,13 +1,15 @@
 """Counters of one process in a file of shared memory: one process writes, any other reads without asking it.
 
-Words of 64 bits, each written whole, so no lock is needed. A counter has one writer thread. Names are given out while the process
-runs, and a reader sees a name only once it is whole.
+Words of 64 bits, each written whole, so no lock is needed. Names are given out while the process runs, and a reader sees a name only once
+it is whole.
 """
 
 from __future__ import annotations
 
 import mmap
+import struct
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from mqlab.errors import MqlabError
@@ -18,29 +20,27 @@ CAPACITY = 512
 _NAME = 56
 _HEADER = 8
 _WORDS = _HEADER + CAPACITY * _NAME
-_SIZE = _WORDS + CAPACITY * 8
+PAGE_BYTES = _WORDS + CAPACITY * 8
+"""Size of a whole page's file."""
 
 
-class Counter:
-    """One word of a page: signed, 64 bits. Only its one writer thread may change it."""
+class Block:
+    """Some counters of a page, written together by the one thread that owns them."""
 
-    __slots__ = ("_index", "_words")
+    __slots__ = ("_memory", "_offset", "_pack")
 
-    def __init__(self, words: memoryview, index: int) -> None:
-        self._words = words
-        self._index = index
+    def __init__(self, memory: mmap.mmap, offset: int, count: int) -> None:
+        self._memory = memory
+        self._offset = offset
+        self._pack = struct.Struct(f"{count}q").pack_into
 
-    def add(self, amount: int) -> None:
-        """Let it grow."""
-        self._words[self._index] += amount
+    def write(self, *values: int) -> None:
+        """Give every counter its value, in the order of the names.
 
-    def set(self, value: int) -> None:
-        """Give a gauge its value."""
-        self._words[self._index] = value
-
-    def value(self) -> int:
-        """What it holds."""
-        return self._words[self._index]
+        Raises:
+            struct.error: not one whole number a counter. TypeError: the page is closed.
+        """
+        self._pack(self._memory, self._offset, *values)
 
 
 class CounterPage:
@@ -52,53 +52,61 @@ class CounterPage:
         self._count = self._all[:_HEADER].cast("q")
         self._words = self._all[_WORDS:].cast("q")
         self._lock = threading.Lock()
-        self._counters: dict[str, Counter] = {}
+        self._blocks: dict[tuple[str, ...], Block] = {}
+        self._names: list[str] = []
 
     @staticmethod
     def create(path: Path) -> CounterPage:
-        """A new, empty page in a file."""
-        path.write_bytes(bytes(_SIZE))
-        return CounterPage.open(path)
+        """A new, empty page in a file; one of that name is replaced, and those who read it keep it as it was."""
+        new = path.with_name(path.name + ".new")
+        new.write_bytes(bytes(PAGE_BYTES))
+        with new.open("r+b") as file:
+            page = CounterPage(mmap.mmap(file.fileno(), PAGE_BYTES))
+        new.rename(path)
+        return page
 
     @staticmethod
     def open(path: Path) -> CounterPage:
-        """The page that another process created.
+        """The page that another process created, to read.
 
         Raises:
             OSError, ValueError: there is none, or it is not whole.
         """
-        with path.open("r+b") as file:
-            return CounterPage(mmap.mmap(file.fileno(), _SIZE))
+        with path.open("rb") as file:
+            return CounterPage(mmap.mmap(file.fileno(), PAGE_BYTES, access=mmap.ACCESS_READ))
 
-    def counter(self, name: str) -> Counter:
-        """The counter of that name, a new one at 0 where there is none. For the writing process, from any thread.
+    def block(self, *names: str) -> Block:
+        """The counters of these names, new ones at 0 where there are none. For the writing process, from any thread.
 
         Raises:
-            MqlabError: the page is full, or the name is too long.
+            MqlabError: the page is full, or a name is too long.
         """
         with self._lock:
-            if name not in self._counters:
-                self._counters[name] = self._add(name)
-            return self._counters[name]
+            if names not in self._blocks:
+                self._blocks[names] = self._add(names)
+            return self._blocks[names]
 
     def read(self) -> dict[str, int]:
         """Every counter by name, as of now."""
-        return {self._name(index): self._words[index] for index in range(self._count[0])}
+        count = self._count[0]
+        self._names += map(self._name, range(len(self._names), count))
+        return dict(zip(self._names, self._words[:count], strict=True))
 
     def close(self) -> None:
-        """Unmap; idempotent. Counters given out must not be used any more."""
+        """Unmap; idempotent. Blocks given out must not be used any more."""
         for view in (self._count, self._words, self._all):
             view.release()
         self._memory.close()
 
-    def _add(self, name: str) -> Counter:
-        index, encoded = self._count[0], name.encode()
-        if index >= CAPACITY or len(encoded) > _NAME:
-            raise MqlabError(f"no room for counter {name!r}: {index} of {CAPACITY} are taken, a name has {_NAME} bytes at most")
-        start = _HEADER + index * _NAME
-        self._all[start : start + len(encoded)] = encoded
-        self._count[0] = index + 1  # last: a reader never sees half a name
-        return Counter(self._words, index)
+    def _add(self, names: Iterable[str]) -> Block:
+        first, encoded = self._count[0], [name.encode() for name in names]
+        if first + len(encoded) > CAPACITY or max(map(len, encoded)) > _NAME:
+            raise MqlabError(f"no room for counters {names}: {first} of {CAPACITY} are taken, a name has {_NAME} bytes at most")
+        for index, name in enumerate(encoded, first):
+            start = _HEADER + index * _NAME
+            self._all[start : start + len(name)] = name
+        self._count[0] = first + len(encoded)  # last: a reader never sees half a name
+        return Block(self._memory, _WORDS + 8 * first, len(encoded))
 
     def _name(self, index: int) -> str:
         start = _HEADER + index * _NAME

@@ -15,7 +15,9 @@ from pathlib import Path
 from mqlab.wire.report import ReportReader
 from mqlab.wire.spec import Spec
 
-_LOG = "engine.log"
+LOG = "engine.log"
+"""Name of a child's log within its run folder."""
+
 _TAIL_BYTES = 4096
 _LESS_MEMORY = "lower --kv-cache-gb, or serve a smaller model"
 
@@ -28,7 +30,7 @@ class Child:
         self._log = log
         self.reports = ReportReader(report_fd)
         self.pid = popen.pid
-        self._stopped_since: float | None = None
+        self._stops = StopWatch(popen.pid)
         self._finalizer = weakref.finalize(self, _end, popen, (life_fd, report_fd))
         # At exit the owner goes first: a loop thread that still reads these pipes must let go of them before they are closed.
         self._finalizer.atexit = False
@@ -39,12 +41,7 @@ class Child:
 
     def stopped_for(self) -> float:
         """Seconds since it was first seen stopped by a signal; 0 while it is not. Linux; elsewhere always 0."""
-        if _state(self.pid) != "T":
-            self._stopped_since = None
-            return 0.0
-        if self._stopped_since is None:
-            self._stopped_since = time.monotonic()
-        return time.monotonic() - self._stopped_since
+        return self._stops.stopped_for()
 
     def terminate(self) -> None:
         """Ask it to stop: SIGTERM. Only ever to this child, and only while it is one."""
@@ -62,11 +59,7 @@ class Child:
 
     def log_tail(self) -> str:
         """The last lines that it wrote to its log; empty where the log went to the terminal."""
-        if self._log is None or not self._log.exists():
-            return ""
-        with self._log.open("rb") as file:
-            file.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
+        return "" if self._log is None else log_tail(self._log)
 
     def describe_exit(self) -> str:
         """How it ended, in words."""
@@ -78,6 +71,33 @@ class Child:
         if code < 0:
             return f"engine process {self.pid} was killed by {signal.Signals(-code).name}"
         return f"engine process {self.pid} exited with code {code}"
+
+
+class StopWatch:
+    """For how long a process has been stopped by a signal, as far as it was looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._since: float | None = None
+
+    def stopped_for(self) -> float:
+        """Seconds since it was first seen stopped; 0 while it is not. Linux; elsewhere always 0."""
+        if _state(self._pid) != "T":
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = time.monotonic()
+        return time.monotonic() - self._since
+
+
+def log_tail(path: Path) -> str:
+    """The last lines of a log; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Child:
@@ -93,7 +113,7 @@ def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Chil
     """
     life_read, life_write = os.pipe()
     report_read, report_write = os.pipe()
-    log = None if log_to_terminal else run_dir / _LOG
+    log = None if log_to_terminal else run_dir / LOG
     command = [sys.executable, "-P", "-m", "mqlab.wire.boot", str(life_read), str(report_write), str(os.getpid()), str(run_dir)]
     try:
         popen = _start(command, (life_read, report_write), log)

@@ -17,10 +17,14 @@ _MAX_IPC_PATH = 107  # sizeof(sockaddr_un.sun_path) - 1
 
 
 class RunDir:
-    """A folder of mode 0700 that carries its owner's pid and lock, so that one left behind by a killed owner can be told and swept."""
+    """A folder of mode 0700 that carries its owner's pid and lock, so that one left behind by a killed owner can be told and swept.
 
-    def __init__(self) -> None:
-        root = Settings.read().runtime_dir
+    Args:
+        within: where to make it; by default the runtime folder of the settings.
+    """
+
+    def __init__(self, within: Path | None = None) -> None:
+        root = within or Settings.read().runtime_dir
         if not root.is_dir():
             raise ConfigError(f"MQLAB_RUNTIME={str(root)!r} is not a folder; make it, or unset the variable to use /tmp")
         _sweep(root)

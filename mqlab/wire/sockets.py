@@ -6,6 +6,7 @@ block a PUSH and let a close wait for ever.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import zmq
@@ -13,26 +14,33 @@ import zmq.asyncio
 
 S = TypeVar("S", bound="zmq.Socket[Any]")
 
+ClassOf = Callable[[str], Callable[..., S]]
+
 KINDS = {"push": zmq.PUSH, "pull": zmq.PULL, "router": zmq.ROUTER, "dealer": zmq.DEALER}
 
 
 class SocketSet(Generic[S]):
-    """A context and its sockets. Use from one thread, but for ``close``."""
+    """A context and its sockets. Use from one thread, but for ``close``.
 
-    def __init__(self, context: zmq.Context[S], *, io_threads: int = 1) -> None:
+    Args:
+        class_of: what makes the socket of an edge, which is the last part of its address.
+    """
+
+    def __init__(self, context: zmq.Context[S], class_of: ClassOf[S], *, io_threads: int = 1) -> None:
         self._context = context
+        self._class_of = class_of
         self._context.set(zmq.IO_THREADS, io_threads)
         self._sockets: list[S] = []
 
     def bind(self, kind: str, address: str, *, hwm: int = 0, identity: bytes = b"") -> S:
         """Open a socket and bind it. ``kind`` is one of push, pull, router, dealer."""
-        socket = self._open(kind, hwm, identity)
+        socket = self._open(kind, address, hwm, identity)
         socket.bind(address)
         return socket
 
     def connect(self, kind: str, address: str, *, hwm: int = 0, identity: bytes = b"") -> S:
         """Open a socket and connect it."""
-        socket = self._open(kind, hwm, identity)
+        socket = self._open(kind, address, hwm, identity)
         socket.connect(address)
         return socket
 
@@ -57,8 +65,8 @@ class SocketSet(Generic[S]):
         if not self._context.closed:
             self._context.term()
 
-    def _open(self, kind: str, hwm: int, identity: bytes) -> S:
-        socket = self._context.socket(KINDS[kind])
+    def _open(self, kind: str, address: str, hwm: int, identity: bytes) -> S:
+        socket = self._context.socket(KINDS[kind], self._class_of(address.rpartition("/")[2]))
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.SNDHWM, hwm)
         socket.set(zmq.RCVHWM, hwm)
@@ -68,11 +76,21 @@ class SocketSet(Generic[S]):
         return socket
 
 
-def sync_sockets(*, io_threads: int = 1) -> SocketSet[zmq.Socket[bytes]]:
+def plain_class(edge: str) -> type[zmq.Socket[bytes]]:
+    """What makes an engine's sockets where nothing meters them."""
+    return zmq.Socket
+
+
+def plain_async_class(edge: str) -> type[zmq.asyncio.Socket]:
+    """What makes a front's sockets where nothing meters them."""
+    return zmq.asyncio.Socket
+
+
+def sync_sockets(class_of: ClassOf[zmq.Socket[bytes]] = plain_class) -> SocketSet[zmq.Socket[bytes]]:
     """Sockets for an engine's loop."""
-    return SocketSet(zmq.Context(), io_threads=io_threads)
+    return SocketSet(zmq.Context(), class_of)
 
 
-def async_sockets(*, io_threads: int = 1) -> SocketSet[zmq.asyncio.Socket]:
+def async_sockets(class_of: ClassOf[zmq.asyncio.Socket] = plain_async_class, *, io_threads: int = 1) -> SocketSet[zmq.asyncio.Socket]:
     """Sockets for a client's event loop."""
-    return SocketSet(zmq.asyncio.Context(), io_threads=io_threads)
+    return SocketSet(zmq.asyncio.Context(), class_of, io_threads=io_threads)

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from mqlab.types import EngineStats
 
+PAGE = "stats"
+"""Name of the page's file within its run folder."""
+
 
 class Phase(IntEnum):
     """What an engine's loop is doing."""

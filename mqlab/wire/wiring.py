@@ -1,13 +1,19 @@
-"""The only source of cores, codecs and intervals for a topology. Picklable: it crosses into the engine's process."""
+"""The only source of cores, codecs, sockets and intervals for a topology. Picklable: it crosses into the engine's process."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 from mqlab.config import EngineConfig, Timing
 from mqlab.wire.codecs import Codec, make_codec
 from mqlab.wire.spec import Spec
+
+C = TypeVar("C")
+
+_PLAIN = Spec("mqlab.wire.sockets:plain_class")
+_PLAIN_ASYNC = Spec("mqlab.wire.sockets:plain_async_class")
 
 
 @dataclass(frozen=True)
@@ -18,15 +24,23 @@ class Wiring:
         core: builds the core, in the process that owns it.
         wraps: wrappers of the core (probes, faults), each called with the object inside it, first one innermost.
         codec: name of the codec of every socket.
+        output: what a message carries: ``delta`` (new tokens only) or ``cumulative`` (all so far).
         timing: every interval and limit.
         log_stats_interval: seconds between the engine's own log lines; 0 turns them off.
+        engine_socket: for ``sync_sockets``: called with the name of an edge, gives what opens the engine's socket of it.
+        front_socket: for ``async_sockets``: the same for the front.
+        client_wraps: each called with the client, innermost first, and gives the one to use.
     """
 
     core: Spec
     wraps: tuple[Spec, ...] = ()
     codec: str = "msgpack"
+    output: str = "delta"
     timing: Timing = field(default_factory=Timing)
     log_stats_interval: float = 10.0
+    engine_socket: Spec = _PLAIN
+    front_socket: Spec = _PLAIN_ASYNC
+    client_wraps: tuple[Spec, ...] = ()
 
     @staticmethod
     def of(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
@@ -38,8 +52,24 @@ class Wiring:
     @staticmethod
     def echo(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
         """The wiring of a core without a model, which answers at once: what is left is the layout's own cost."""
-        core = Spec("mqlab.engine.echo:build", {"max_num_seqs": config.max_num_seqs, "block_size": config.block_size})
+        passed = ("max_num_seqs", "block_size", "num_scheduler_steps", "async_scheduling")
+        core = Spec("mqlab.engine.echo:build", {name: getattr(config, name) for name in passed})
         return Wiring(core, codec=codec, timing=timing or Timing(), log_stats_interval=config.log_stats_interval)
+
+    def recorded(self, folder: Path) -> Wiring:
+        """A copy whose core, sockets and client are metered into a folder; for one client at a time in a process.
+
+        What is set on the copy afterwards stays outside the meters. Read with ``mqlab.probes.recording.Recording``.
+        """
+        here = {"folder": folder.resolve()}
+        return replace(
+            self,
+            core=Spec("mqlab.probes.steps:build", {"core": self.core, "wraps": self.wraps, **here}),
+            wraps=(),
+            engine_socket=Spec("mqlab.probes.sockets:sync_class", here),
+            front_socket=Spec("mqlab.probes.sockets:async_class", here),
+            client_wraps=(*self.client_wraps, Spec("mqlab.probes.front:watch", here)),
+        )
 
     def build_core(self) -> Any:
         """The core with its wrappers folded around it."""
@@ -48,6 +78,12 @@ class Wiring:
             core = wrap.build(core)
         return core
 
+    def wrap_client(self, client: C) -> C:
+        """The client with its wrappers folded around it."""
+        for wrap in self.client_wraps:
+            client = wrap.build(client)
+        return client
+
     def build_codec(self) -> Codec:
         """A codec for one thread."""
-        return make_codec(self.codec)
+        return make_codec(self.codec, self.output)

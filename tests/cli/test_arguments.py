@@ -9,8 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlab.arguments import HelpShown, Parser, add_config, build_parser, read_config, serve_configs, throughput_configs
-from mqlab.bench.options import ThroughputConfig
+from mqlab.arguments import (
+    HelpShown,
+    Parser,
+    add_config,
+    build_parser,
+    compare_configs,
+    latency_configs,
+    load_configs,
+    read_config,
+    serve_configs,
+    throughput_configs,
+)
+from mqlab.bench.compare_options import CompareConfig
+from mqlab.bench.load_options import LoadConfig
+from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
 from mqlab.config import EngineConfig, ServerConfig, Timing, option
 from mqlab.errors import ConfigError
 
@@ -38,7 +51,10 @@ def sample(*argv: str) -> Sample:
 
 def test_defaults_are_those_of_the_configs() -> None:
     assert serve_configs(parse("serve smollm2-135m")) == (EngineConfig(), ServerConfig(), Timing())
-    assert throughput_configs(parse("bench throughput")) == (EngineConfig(), ThroughputConfig(), Timing())
+    assert throughput_configs(parse("bench throughput")) == (EngineConfig(), ThroughputConfig(), DatasetConfig(), Timing())
+    assert latency_configs(parse("bench latency")) == (EngineConfig(), LatencyConfig(), Timing())
+    assert load_configs(parse("bench serve")) == (LoadConfig(), DatasetConfig())
+    assert compare_configs(parse("compare smollm2-135m")) == (EngineConfig(), CompareConfig(), Timing())
 
 
 @pytest.mark.parametrize("config", [EngineConfig, ServerConfig, Timing])
@@ -50,7 +66,7 @@ def test_every_setting_has_a_flag_and_help_tells_its_default(config: type, capsy
         flag = "MODEL" if one.name == "model" else "--" + one.name.replace("_", "-")
         assert flag in shown
         assert one.metadata["help"].partition("-")[0].strip() in shown
-        if one.name != "model" and one.default is not None:
+        if one.name != "model" and one.default is not None and one.default is not False:
             assert f"(default: {one.default})" in shown
 
 

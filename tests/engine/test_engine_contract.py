@@ -156,10 +156,13 @@ def test_all_aborted_leaves_nothing(any_core: Core) -> None:
         any_core.add(ask(f"r{i}"))
     flight = any_core.begin()
     any_core.abort(tuple(f"r{i}" for i in range(12)))
-    any_core.finish(flight.wait())
+    inbox = Inbox()
+    inbox.take(any_core.finish(flight.wait()))
+    assert {answer.finish for answer in inbox.answers.values()} == {"abort"}
+    # One that runs ahead has a step in flight, of which nobody hears.
+    drain(any_core, inbox)
     stats = stats_of(any_core)
     assert (stats.running, stats.waiting, stats.blocks_used, stats.finished["abort"]) == (0, 0, 0, 12)
-    assert not any_core.has_work
 
 
 def test_a_call_in_flight_is_answered_by_finish(any_core: Core) -> None:

@@ -28,9 +28,10 @@ def answer_of(runner: ChecksumRunner, request: Request) -> Answer:
     return drain(core).answers[request.client, request.id]
 
 
-def test_preempted_requests_answer_as_if_alone() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_preempted_requests_answer_as_if_alone(ahead: bool) -> None:
     # A pool for 2.5 of the 6 sequences of 300 tokens.
-    runner = build_runner(num_blocks=47, block_size=16, max_model_len=400, max_num_batched_tokens=128)
+    runner = build_runner(num_blocks=47, block_size=16, max_model_len=400, max_num_batched_tokens=128, async_scheduling=ahead)
     core = build_core(runner)
     params = [SamplingParams(max_tokens=150, ignore_eos=True, seed=i) for i in range(6)]
     requests = [Request(f"r{i}", prompt(150, i), params[i]) for i in range(6)]

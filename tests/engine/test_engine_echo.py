@@ -20,6 +20,20 @@ def test_it_repeats_the_prompt() -> None:
     assert answer_of(build(), [5, 6, 7], max_tokens=8) == Answer((5, 6, 7, 5, 6, 7, 5, 6), "length")
 
 
+@pytest.mark.parametrize("rounds", [2, 3, 8])
+@pytest.mark.parametrize("max_tokens", [1, 2, 7, 8, 9])
+def test_multi_step_changes_the_bursts_and_nothing_else(rounds: int, max_tokens: int) -> None:
+    single = answer_of(build(), [5, 6, 7], max_tokens=max_tokens)
+    core = build(num_scheduler_steps=rounds)
+    assert answer_of(core, [5, 6, 7], max_tokens=max_tokens) == single
+    # One step brings the prompt in and gives one token, the others give as many as there are rounds.
+    assert core.calls["stats"]().steps == 1 + -(-(max_tokens - 1) // rounds)
+
+
+def test_multi_step_drops_what_comes_after_the_end() -> None:
+    assert answer_of(build(num_scheduler_steps=8), [5, 6, 7, 2], max_tokens=20) == Answer((5, 6, 7, 2), "stop")
+
+
 def test_without_max_tokens_it_fills_the_context() -> None:
     assert len(answer_of(build(max_model_len=20), [5, 6, 7], max_tokens=None).tokens) == 17
 

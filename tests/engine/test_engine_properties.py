@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checksum import EOS, VOCAB, Answer, ChecksumRunner, Inbox, build_core, build_runner, solo
+from checksum import EOS, VOCAB, Answer, ChecksumRunner, Inbox, build_core, build_runner, drain, solo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +55,8 @@ def runners(draw: st.DrawFn) -> ChecksumRunner:
         max_model_len=draw(st.integers(2, 48)),
         max_num_seqs=seqs,
         max_num_batched_tokens=draw(st.integers(seqs, seqs + 12)),
+        num_scheduler_steps=draw(st.sampled_from([1, 1, 2, 4, 8])),
+        async_scheduling=draw(st.booleans()),
     )
 
 
@@ -86,6 +88,7 @@ def play(work: Workload) -> tuple[EngineCore, Inbox]:
         flight = core.begin()
         deliver(core, inbox, due, in_flight_only=True)
         inbox.take(core.finish(flight.wait()))
+        assert stats_of(core).blocks_used >= work.runner.blocks_in_flight
     raise AssertionError("something starves")
 
 
@@ -148,9 +151,6 @@ def test_first_come_first_served(runner: ChecksumRunner, data: st.DataObject) ->
     core = build_core(runner)
     for i, length in enumerate(lengths):
         core.add(Request(f"{i}", [EOS + 1] * length, SamplingParams(max_tokens=6, seed=i)))
-    firsts: list[int] = []
-    while core.has_work:
-        flight = core.begin()
-        core.finish(flight.wait())
-        firsts += [int(chunk.id) for chunk in runner.plans[-1].sampling if chunk.output_index == 0]
+    drain(core)
+    firsts = [int(chunk.id) for plan in runner.plans for chunk in plan.sampling if chunk.output_index == 0]
     assert firsts == list(range(len(lengths)))

@@ -50,6 +50,7 @@ async def answers(front: Frontend) -> list[tuple[Any, ...]]:
     return [(one.prompt_tokens, one.choices, one.usage) for one in completions]
 
 
+@pytest.mark.xdist_group("all topologies")
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 async def test_all_topologies_give_the_same_answers(topology: str, model_folder: Path) -> None:
     client = make(topology, model_folder)

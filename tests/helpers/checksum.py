@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +13,7 @@ from mqlab.clock import ManualClock
 from mqlab.config import EngineConfig
 from mqlab.engine.core import Core, step
 from mqlab.engine.engine_core import EngineCore
-from mqlab.plan import Chunk, Plan, SampledTokens
+from mqlab.plan import UNKNOWN, Chunk, Plan, SampledTokens
 from mqlab.types import Delta, Event, ModelInfo, Reply, Request, Step
 
 VOCAB = 29
@@ -31,7 +32,7 @@ class ChecksumFlight:
     plan: Plan
 
     def wait(self) -> SampledTokens:
-        return SampledTokens(tuple(token for chunk in self.plan.chunks for token in self.runner.run(chunk)))
+        return self.runner.land(self)
 
 
 class ChecksumRunner:
@@ -42,12 +43,31 @@ class ChecksumRunner:
         self.config = config
         self.cache: list[int | None] = [None] * (info.num_blocks * info.block_size)
         self.plans: list[Plan] = []
+        self.flights: deque[ChecksumFlight] = deque()
+        self.sampled = SampledTokens(())
+        self.log: list[tuple[str, int]] = []
         self.closed = 0
 
     def launch(self, plan: Plan) -> ChecksumFlight:
         self.check(plan)
+        self.check_ahead(plan)
+        self.log.append(("launch", len(self.plans)))
         self.plans.append(plan)
-        return ChecksumFlight(self, plan)
+        self.flights.append(ChecksumFlight(self, plan))
+        return self.flights[-1]
+
+    def land(self, flight: ChecksumFlight) -> SampledTokens:
+        assert self.flights[0] is flight, "flights land in the order of launches"
+        self.log.append(("wait", len(self.plans) - len(self.flights)))
+        plan = flight.plan.resolved(self.sampled)
+        gains = [self.run(chunk) for chunk in plan.chunks]
+        self.flights.popleft()
+        self.sampled = SampledTokens(tuple(tokens for chunk, tokens in zip(plan.chunks, gains, strict=True) if chunk.samples))
+        return self.sampled
+
+    @property
+    def blocks_in_flight(self) -> int:
+        return len({block for flight in self.flights for chunk in flight.plan.chunks for block in chunk.blocks})
 
     def check(self, plan: Plan) -> None:
         assert 1 <= len(plan.chunks) <= self.config.max_num_seqs
@@ -55,21 +75,51 @@ class ChecksumRunner:
         assert all(chunk.tokens for chunk in plan.chunks)
         blocks = [block for chunk in plan.chunks for block in chunk.blocks]
         assert len(blocks) == len(set(blocks)), "a block is shared"
-        assert all(len(chunk.blocks) == -(-chunk.end // self.info.block_size) for chunk in plan.chunks)
+        assert all(len(chunk.blocks) == -(-(chunk.end + chunk.rounds - 1) // self.info.block_size) for chunk in plan.chunks)
+        assert plan.rounds <= self.config.num_scheduler_steps
+        # The last token that a sequence may have is never run.
+        assert all(
+            chunk.end + chunk.rounds <= min(self.info.max_model_len, self.info.num_blocks * self.info.block_size) for chunk in plan.chunks
+        )
+        assert all(chunk.output_index + chunk.rounds <= (chunk.params.max_tokens or self.info.max_model_len) for chunk in plan.chunks)
+        assert plan.rounds == 1 or all(len(chunk.tokens) == 1 and chunk.samples for chunk in plan.chunks), "only decodes look ahead"
         decodes = [chunk.samples and chunk.start > 0 and len(chunk.tokens) == 1 for chunk in plan.chunks]
         assert all(first >= second for first, second in pairwise(decodes)), "decodes come first"
 
-    def run(self, chunk: Chunk) -> list[int]:
+    def check_ahead(self, plan: Plan) -> None:
+        """What a plan may take for granted of the one in flight: where its own chunks go on, and nobody else's blocks."""
+        assert len(self.flights) <= self.config.async_scheduling
+        before = self.flights[-1].plan if self.flights else Plan(())
+        for chunk in plan.chunks:
+            assert (UNKNOWN in chunk.tokens) == (chunk.follows is not None)
+            overlapping = [one for one in before.chunks if set(one.blocks) & set(chunk.blocks)]
+            assert all(goes_on(one, chunk) for one in overlapping), "a block was freed in flight"
+            if chunk.follows is not None:
+                assert overlapping == [before.sampling[chunk.follows]]
+                assert chunk.output_index == overlapping[0].output_index + overlapping[0].rounds
+
+    def run(self, chunk: Chunk) -> tuple[int, ...]:
+        gained = self.run_round(chunk)
+        while chunk.samples and chunk.rounds > len(gained):
+            gained += self.run_round(chunk.after(gained))
+        return gained
+
+    def run_round(self, chunk: Chunk) -> tuple[int, ...]:
         slots = [block * self.info.block_size + offset for block in chunk.blocks for offset in range(self.info.block_size)]
         for slot, token in zip(slots[chunk.start :], chunk.tokens, strict=False):
             self.cache[slot] = token
         if not chunk.samples:
-            return []
+            return ()
         seen = [self.cache[slot] for slot in slots[: chunk.end]]
-        return [next_token([-1 if token is None else token for token in seen], chunk.seed, chunk.output_index, chunk.banned)]
+        return (next_token([-1 if token is None else token for token in seen], chunk.seed, chunk.output_index, chunk.banned),)
 
     def close(self) -> None:
         self.closed += 1
+
+
+def goes_on(before: Chunk, chunk: Chunk) -> bool:
+    """Whether a chunk is the same sequence's next."""
+    return (chunk.id, chunk.start) == (before.id, before.end + before.rounds - 1) and chunk.blocks[: len(before.blocks)] == before.blocks
 
 
 def build_runner(num_blocks: int = 64, block_size: int = 4, max_model_len: int = 128, **config: Any) -> ChecksumRunner:

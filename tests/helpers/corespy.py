@@ -1,4 +1,4 @@
-"""Wrappers of a core, for ``Wiring.wraps``, that see its requests. In the test's own process only."""
+"""Wrappers of a core, for ``Wiring.wraps``: some see its requests, in the test's own process only; one never lands a step."""
 
 from __future__ import annotations
 
@@ -32,3 +32,21 @@ class Broken(Spy):
         super().add(request)
         if len(self.prompts) == 3:
             raise RuntimeError("the third request")
+
+
+class Stuck(Spy):
+    """Its first step spins for ever."""
+
+    def begin(self) -> Any:
+        """See Core.begin."""
+        return self
+
+    def wait(self) -> None:
+        """See InFlight.wait."""
+        stuck_here()
+
+
+def stuck_here() -> None:
+    """Spin."""
+    while True:
+        sum(range(1000))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from mqlab.wire.registry import Registry
+
 # Made by libraries (pyzmq, tqdm, IPython, multiprocessing) on first use, for the life of the process.
 _LIBRARY_THREADS = {"GarbageCollectorThread", "TMonitor", "HistorySavingThread"}
 _LIBRARY_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -33,6 +35,7 @@ class Snapshot:
 
 def snapshot(runtime: Path) -> Snapshot:
     """The state now: descendants and orphans of this session, live threads, files in ``runtime`` and in shared memory."""
+    Registry(runtime).entries()  # drops those that no longer run, as anybody's next look does
     threads = {thread for thread in threading.enumerate() if type(thread).__name__ not in _LIBRARY_THREADS}
     return Snapshot(_processes(runtime), frozenset(threads), frozenset(runtime.rglob("*")) | _shared_memory())
 

@@ -112,6 +112,13 @@ lab = Session(Wiring(Spec("mqlab.engine.echo:build", {{"path": {folder!r}, "devi
 
 
 @pytest.fixture(scope="module")
+def bare_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """One without an engine."""
+    with ExitStack() as cleanup:
+        yield Kernel(*_launch(tmp_path_factory.mktemp("ipython"), cleanup))
+
+
+@pytest.fixture(scope="module")
 def kernel(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """For tests that leave it and ``lab`` running."""
     with running_kernel(model_folder, tmp_path_factory.mktemp("ipython")) as kernel:

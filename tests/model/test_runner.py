@@ -113,10 +113,32 @@ def test_weights_that_do_not_fit_the_config(llama: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"num_kv_blocks": 9}, {"max_num_batched_tokens": 9, "block_size": 5}, {"max_num_batched_tokens": 512}],
-    ids=["plain", "preempted", "small chunks", "whole prompts"],
+    [
+        {},
+        {"num_kv_blocks": 9},
+        {"max_num_batched_tokens": 9, "block_size": 5},
+        {"max_num_batched_tokens": 512},
+        {"num_scheduler_steps": 4},
+        {"num_scheduler_steps": 8, "num_kv_blocks": 9},
+        {"async_scheduling": True},
+        {"async_scheduling": True, "num_kv_blocks": 9},
+        {"async_scheduling": True, "max_num_batched_tokens": 9, "block_size": 5},
+        {"async_scheduling": True, "num_scheduler_steps": 4, "num_kv_blocks": 9},
+    ],
+    ids=[
+        "plain",
+        "preempted",
+        "small chunks",
+        "whole prompts",
+        "multi-step",
+        "multi-step, preempted",
+        "async",
+        "async, preempted",
+        "async, small chunks",
+        "async, multi-step, preempted",
+    ],
 )
-def test_greedy_tokens_equal_transformers_however_scheduled(fields: dict[str, int], llama: Any, tmp_path: Path) -> None:
+def test_greedy_tokens_equal_transformers_however_scheduled(fields: dict[str, Any], llama: Any, tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
     many = prompts(10)
     assert serve(config(tmp_path, **fields), [(prompt, params) for prompt in many]) == [greedy(llama, prompt) for prompt in many]
@@ -129,6 +151,8 @@ def test_seeded_tokens_are_the_same_alone_and_in_company(llama: Any, tmp_path: P
     many = prompts(6)
     together = serve(config(tmp_path), [(prompt, asked(i)) for i, prompt in enumerate(many)])
     assert together == [serve(config(tmp_path), [(prompt, asked(i))])[0] for i, prompt in enumerate(many)]
+    for fields in ({"num_scheduler_steps": 4}, {"async_scheduling": True}):
+        assert together == serve(config(tmp_path, **fields), [(prompt, asked(i)) for i, prompt in enumerate(many)])
     assert together != serve(config(tmp_path), [(prompt, asked(i + 1)) for i, prompt in enumerate(many)])
 
 

@@ -1,0 +1,5 @@
+"""``python -m mqlab``: the ``mqlab`` command."""
+
+from mqlab.cli import entry
+
+entry()

@@ -1,0 +1,233 @@
+"""One arm of a comparison, in a front process of its own: ``python -m mqlab.bench.arm``.
+
+The arm arrives pickled on stdin, from the parent and nobody else; then each line on stdin asks for one run, and each line on
+stdout answers with what it measured. The end of stdin ends the process, and its engine with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import pickle
+import random
+import sys
+import time
+from array import array
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import uvloop
+
+from mqlab.bench.affinity import pin
+from mqlab.bench.arms import Arm
+from mqlab.bench.cpu import CpuWatch
+from mqlab.client.base import EngineClient
+from mqlab.errors import MqlabError
+from mqlab.front.frontend import Frontend
+from mqlab.record.stats import steady_window
+from mqlab.topologies import make_client
+from mqlab.types import ModelInfo, Request, SamplingParams
+from mqlab.wire.spec import Spec
+from mqlab.wire.wiring import Wiring
+
+_READY_LIMIT = 1 << 20
+
+Consume = Callable[[Request, "array[int]"], Awaitable["array[int]"]]
+"""Runs one request to its end: appends (stamp_ns, number of new tokens) pairs, gives all its tokens."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """One run that is asked for: requests by seed, so that every arm gets the same."""
+
+    seed: int
+    num_prompts: int
+    input_len: int
+    output_len: int
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What one run measured; times in seconds and milliseconds as named.
+
+    Attributes:
+        cpu: CPUs used, by process.
+        foreign: share of the machine that others used, 0 to 1.
+        outputs: a digest of each request's tokens, in the order of the requests.
+    """
+
+    elapsed_s: float
+    output_tokens: int
+    output_tokens_per_s: float
+    steady_tokens_per_s: float
+    ttft_ms: float
+    tpot_ms: float
+    cpu_us_per_token: float
+    cpu: dict[str, float]
+    foreign: float
+    outputs: list[str]
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the arm: that it is ready, what a run measured, or why it failed."""
+
+    info: ModelInfo | None = None
+    run: Run | None = None
+    error: str | None = None
+
+
+def main() -> None:
+    """Serve runs until stdin ends."""
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what anybody prints must not come between the answers
+    sys.path[:] = pickle.load(sys.stdin.buffer)
+    arm: Arm = pickle.load(sys.stdin.buffer)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(arm, lambda answer: answers.write(msgspec.json.encode(answer) + b"\n")))
+        except MqlabError as error:
+            answers.write(msgspec.json.encode(Answer(error=str(error))) + b"\n")
+    os._exit(0)  # a core that runs here may have threads that nobody waits for
+
+
+async def _serve(arm: Arm, answer: Callable[[Answer], object]) -> None:
+    lines = await _stdin()
+    async with make_client(arm.topology, wiring_of(arm), preset=arm.preset, **arm.options) as client:
+        pin(arm.cores, {"front": os.getpid(), "engine": client.info.pid})
+        consume = _with_text(client) if arm.detokenize != "none" else _tokens_only(client)
+        answer(Answer(info=client.info))
+        while line := await lines.readline():
+            work = msgspec.json.decode(line, type=Work)
+            running = asyncio.ensure_future(measure(client, consume, work, arm.concurrency))
+            ended = asyncio.ensure_future(_until_end(lines))
+            await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if not running.done():
+                running.cancel()
+                return
+            answer(Answer(run=running.result()))
+
+
+async def _stdin() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=_READY_LIMIT)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    return reader
+
+
+async def _until_end(lines: asyncio.StreamReader) -> None:
+    """Return when the parent is gone; it asks for nothing while a run lasts."""
+    while not lines.at_eof():
+        await asyncio.sleep(0.2)
+
+
+def wiring_of(arm: Arm) -> Wiring:
+    """What the arm's layout is wired with."""
+    make = Wiring.echo if arm.engine.model == "echo" else Wiring.of
+    wiring = replace(make(arm.engine, codec=arm.codec, timing=arm.timing), output=arm.output)
+    if arm.detokenize == "engine":
+        wiring = replace(wiring, wraps=(*wiring.wraps, Spec("mqlab.engine.detokenize:DetokenizingCore")))
+    return wiring if arm.record is None else wiring.recorded(arm.record)
+
+
+async def measure(client: EngineClient, consume: Consume, work: Work, concurrency: int) -> Run:
+    """One run: all requests at once, or ``concurrency`` at a time."""
+    requests = make_requests(work, client.info)
+    stamps = [array("q") for _ in requests]
+    apart = {"engine": client.info.pid} if client.info.pid != os.getpid() else {}
+    with CpuWatch({"front": os.getpid(), **apart}) as watch:
+        starts, tokens = await _run_all(consume, requests, stamps, concurrency)
+    return summarise(starts, stamps, tokens, watch.report.elapsed_s, watch.report.share, watch.report.foreign)
+
+
+def make_requests(work: Work, info: ModelInfo) -> list[Request]:
+    """Random prompts that depend on the seed alone; greedy, so that every arm must give the same tokens."""
+    draw = random.Random(work.seed)
+    params = SamplingParams(temperature=0.0, max_tokens=work.output_len, ignore_eos=True)
+    prompts = ([draw.randrange(info.vocab_size) for _ in range(work.input_len)] for _ in range(work.num_prompts))
+    return [Request(f"{work.seed}-{index}", prompt, params) for index, prompt in enumerate(prompts)]
+
+
+async def _run_all(consume: Consume, requests: list[Request], stamps: list[array[int]], concurrency: int) -> tuple[list[int], list[str]]:
+    """Start stamps and digests of the outputs, in the order of the requests."""
+    gate = asyncio.Semaphore(concurrency or len(requests))
+    starts = [0] * len(requests)
+
+    async def one(index: int) -> str:
+        async with gate:
+            starts[index] = time.monotonic_ns()
+            tokens = await consume(requests[index], stamps[index])
+        return hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(index)) for index in range(len(requests))]
+    return starts, [task.result() for task in tasks]
+
+
+def _tokens_only(client: EngineClient) -> Consume:
+    async def consume(request: Request, stamps: array[int]) -> array[int]:
+        tokens: array[int] = array("q")
+        async with aclosing(client.generate(request)) as deltas:
+            async for delta in deltas:
+                stamps.extend((time.monotonic_ns(), len(delta.tokens)))
+                tokens.extend(delta.tokens)
+        return tokens
+
+    return consume
+
+
+def _with_text(client: EngineClient) -> Consume:
+    front = Frontend.of(client)
+
+    async def consume(request: Request, stamps: array[int]) -> array[int]:
+        tokens: array[int] = array("q")
+        async with aclosing(front.generate(list(request.prompt), request.params, request_id=request.id)) as outputs:
+            async for output in outputs:
+                stamps.extend((time.monotonic_ns(), len(output.tokens)))
+                tokens.extend(output.tokens)
+        return tokens
+
+    return consume
+
+
+def summarise(
+    starts: list[int], stamps: list[array[int]], outputs: list[str], elapsed_s: float, cpu: dict[str, float], foreign: float
+) -> Run:
+    """The figures of a run from its stamps.
+
+    Args:
+        starts: when each request was handed over, ns.
+        stamps: for each request, (stamp_ns, number of new tokens) pairs.
+        cpu: CPUs used, by process.
+    """
+    events = [np.asarray(one, dtype=np.int64).reshape(-1, 2) for one in stamps]
+    first = np.array([one[0, 0] for one in events])
+    last = np.array([one[-1, 0] for one in events])
+    counts = np.array([one[:, 1].sum() for one in events])
+    total = int(counts.sum())
+    many = counts > 1
+    tpot = (last - first)[many] / (counts - 1)[many] / 1e6
+    return Run(
+        elapsed_s=elapsed_s,
+        output_tokens=total,
+        output_tokens_per_s=total / elapsed_s,
+        steady_tokens_per_s=_steady(np.array(starts), last, np.concatenate(events)),
+        ttft_ms=float(np.median(first - np.array(starts)) / 1e6),
+        tpot_ms=float(np.median(tpot)) if many.any() else 0.0,
+        cpu_us_per_token=sum(cpu.values()) * elapsed_s * 1e6 / total,
+        cpu=cpu,
+        foreign=foreign,
+        outputs=outputs,
+    )
+
+
+def _steady(starts: np.ndarray, ends: np.ndarray, events: np.ndarray) -> float:
+    """Tokens a second while the run was at its full concurrency."""
+    begin, end = steady_window(starts, ends)
+    inside = (events[:, 0] > begin) & (events[:, 0] <= end)
+    return float(events[inside, 1].sum() / max(end - begin, 1) * 1e9)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""``mqlab compare``: arms that differ in one setting, each in a front process of its own, run in turns (A B C A B C …).
+
+Every arm gets the same greedy requests in a round, fresh ones every round, and must give the same tokens. All engines are up before
+the first run and idle while another arm runs, so what changes over time changes for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pickle
+import secrets
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from tqdm import tqdm
+
+from mqlab.bars import progress_bar
+from mqlab.bench.affinity import parse_cores
+from mqlab.bench.arm import Answer, Run, Work
+from mqlab.bench.arms import CONTROL, Arm, check_fits, make_arms
+from mqlab.bench.compare_options import CompareConfig
+from mqlab.bench.comparison import Comparison
+from mqlab.client.sync import LoopThread
+from mqlab.config import EngineConfig, Settings, Timing
+from mqlab.errors import ConfigError, EngineStartError, MqlabError
+from mqlab.models.resolve import resolve
+from mqlab.probes.recording import new_recording
+from mqlab.record.metadata import environment
+from mqlab.types import ModelInfo
+
+_LINE_LIMIT = 64 << 20
+_END_S = 10.0
+_TAIL_BYTES = 4000
+
+
+def compare(engine: EngineConfig, config: CompareConfig, timing: Timing | None = None, *, progress: bool = True) -> Comparison:
+    """Run a comparison. Blocks; an interrupt ends every arm.
+
+    Raises:
+        ConfigError: nothing to compare, or a setting that an arm refuses. EngineStartError: an arm never became ready.
+        MqlabError: an arm failed while it ran; nothing is left running then.
+    """
+    arms = _all_arms(engine, config, timing or Timing())
+    if engine.model != "echo":
+        resolve(engine.model, Settings.read().cache_dir)
+    thread = LoopThread("mqlab-compare")
+    try:
+        seed = secrets.randbits(31)
+        runs = thread.run(_run(arms, config, seed, progress))
+    finally:
+        thread.close()
+    return Comparison([arm.label for arm in arms], runs, config, {"seed": seed, "arms": [arm.as_record() for arm in arms], **environment()})
+
+
+def main(engine: EngineConfig, config: CompareConfig, timing: Timing) -> int:
+    """Run a comparison, print it and, where asked for, write it to a file.
+
+    Returns:
+        0; 3 when the comparison is void.
+
+    Raises:
+        as ``compare``; ConfigError as well for a file that cannot be written.
+    """
+    if config.output_json is not None and not Path(config.output_json).resolve().parent.is_dir():
+        raise ConfigError(f"--output-json={config.output_json!r}: its folder does not exist; make it first")
+    result = compare(engine, config, timing)
+    print(result)
+    if config.output_json is not None:
+        Path(config.output_json).write_text(json.dumps(result.as_record(), indent=2) + "\n", encoding="utf-8")
+    return 3 if result.void else 0
+
+
+def _all_arms(engine: EngineConfig, config: CompareConfig, timing: Timing) -> list[Arm]:
+    """The arms, recorded by the light probes, and behind them the baseline without probes."""
+    plain = make_arms(engine, config, timing)
+    for arm in plain:
+        if arm.cores is not None:
+            parse_cores(arm.cores)
+    root = Settings.read().cache_dir / "recordings"
+    arms = [replace(arm, record=new_recording(root, "compare")) for arm in plain]
+    return [*arms, replace(plain[0], label=f"{plain[0].label} {CONTROL}")] if config.control else arms
+
+
+async def _run(arms: Sequence[Arm], config: CompareConfig, seed: int, progress: bool) -> list[list[Run]]:
+    """Runs by arm, in the order of the rounds."""
+    async with contextlib.AsyncExitStack() as stack:
+        with progress_bar("starting", total=len(arms), unit="arm", shown=progress) as bar:
+            processes = [await _started(stack, arm, config, bar) for arm in arms]
+        for process in processes:
+            await process.run(Work(seed, min(8, config.num_prompts), config.input_len, min(8, config.output_len)))
+        runs: list[list[Run]] = [[] for _ in arms]
+        with progress_bar("comparing", total=len(arms) * config.rounds, unit="run", shown=progress) as bar:
+            for round_number in range(config.rounds):
+                work = Work(seed + 1 + round_number, config.num_prompts, config.input_len, config.output_len)
+                for process, done in zip(processes, runs, strict=True):
+                    bar.set_postfix_str(process.label)
+                    done.append(await process.run(work))
+                    bar.update()
+        return runs
+
+
+async def _started(stack: contextlib.AsyncExitStack, arm: Arm, config: CompareConfig, bar: tqdm) -> ArmProcess:
+    bar.set_postfix_str(arm.label)
+    process = await stack.enter_async_context(_launched(arm))
+    check_fits(config, await process.ready())
+    bar.update()
+    return process
+
+
+@contextlib.asynccontextmanager
+async def _launched(arm: Arm) -> AsyncIterator[ArmProcess]:
+    """An arm's process, ended on the way out."""
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "mqlab.bench.arm",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            limit=_LINE_LIMIT,
+            start_new_session=True,
+        )
+        try:
+            yield ArmProcess(arm, process, log)
+        finally:
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(_END_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+class ArmProcess:
+    """The parent's end of an arm.
+
+    Args:
+        log: the file that its stderr goes to.
+    """
+
+    def __init__(self, arm: Arm, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
+        self.label = arm.label
+        self._arm = arm
+        self._process = process
+        self._log = log
+
+    async def ready(self) -> ModelInfo:
+        """Hand it what to run, and return when its engine is up.
+
+        Raises:
+            EngineStartError: it never came up.
+        """
+        await self._write(pickle.dumps(sys.path) + pickle.dumps(self._arm))
+        answer = await self._answer()
+        if answer.info is None:
+            raise EngineStartError(f"arm {self.label!r}: {answer.error or 'it ended'}", self._process.returncode, self._tail())
+        return answer.info
+
+    async def run(self, work: Work) -> Run:
+        """One run.
+
+        Raises:
+            MqlabError: it failed.
+        """
+        await self._write(msgspec.json.encode(work) + b"\n")
+        answer = await self._answer()
+        if answer.run is None:
+            raise MqlabError(f"arm {self.label!r} failed while it ran: {answer.error or self._tail() or 'it ended without a word'}")
+        return answer.run
+
+    async def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):  # it is gone; the answer that does not come tells
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+
+    async def _answer(self) -> Answer:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if line:
+            return msgspec.json.decode(line, type=Answer)
+        await self._process.wait()
+        return Answer()
+
+    def _tail(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-_TAIL_BYTES:].decode(errors="replace").strip()

@@ -1,0 +1,61 @@
+"""The settings of a comparison; light, for the command line reads them to print its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mqlab.config import check, check_types, option
+
+Detokenize = Literal["none", "front", "engine"]
+Metric = Literal["output_tokens_per_s", "steady_tokens_per_s", "ttft_ms", "tpot_ms", "cpu_us_per_token"]
+
+METRICS: dict[str, str] = {
+    "output_tokens_per_s": "new tokens/s",
+    "steady_tokens_per_s": "new tokens/s in the steady window",
+    "ttft_ms": "median time to first token, ms",
+    "tpot_ms": "median time per output token, ms",
+    "cpu_us_per_token": "CPU of all processes per new token, µs",
+}
+"""What can be compared, in words. More is better for the first two, less for the others."""
+
+AXES = ("topology", "preset", "codec", "output", "detokenize", "concurrency", "cores")
+"""Settings of an arm that are not the engine's; --vary also takes any engine setting and any option of the layout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """The comparison: arms that differ in one setting, run in turns. The first arm is the baseline."""
+
+    topologies: str | None = option(None, "layouts to compare, separated by commas; all of them when nothing else varies", metavar="A,B")
+    vary: str | None = option(
+        None,
+        f"another setting to vary: {', '.join(AXES)}, any engine setting or option of the layout; several with ';' and --grid",
+        metavar="NAME=A,B",
+    )
+    grid: bool = option(False, "allow more than one setting to vary, in every combination")
+    topology: str = option("v1", "layout of all arms, when another setting varies")
+    preset: str = option("best", "of the layout: best, or historical as the system that it reproduces had it")
+    codec: Literal["msgpack", "pickle"] = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
+    output: Literal["delta", "cumulative"] = option(
+        "delta", "what a message carries: new tokens only, or all so far", choices=("delta", "cumulative")
+    )
+    detokenize: Detokenize = option("none", "who turns tokens into text", choices=("none", "front", "engine"))
+    concurrency: int = option(0, "requests at once; 0 hands over all of them at once")
+    cores: str | None = option(None, "CPUs of front and engine, as FRONT/ENGINE, for example 0/1 or 0-3/4-7", metavar="F/E")
+    num_prompts: int = option(64, "requests of a run")
+    input_len: int = option(64, "tokens per prompt")
+    output_len: int = option(32, "new tokens per request; end tokens are ignored")
+    rounds: int = option(5, "runs of each arm, in turns")
+    metric: Metric = option("output_tokens_per_s", "what the verdict is about", choices=tuple(METRICS))
+    confidence: float = option(0.95, "of the intervals")
+    control: bool = option(True, "run the baseline without probes as well, to tell what they cost")
+    output_json: str | None = option(None, "write the result to this file", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("num_prompts", "input_len", "output_len"):
+            check(getattr(self, name) >= 1, self, name, "must be at least 1")
+        check(self.rounds >= 3, self, "rounds", "must be at least 3: fewer runs have no interval")
+        check(self.concurrency >= 0, self, "concurrency", "must be at least 0; 0 hands over all requests at once")
+        check(0.5 <= self.confidence < 1, self, "confidence", "must be in [0.5, 1)")

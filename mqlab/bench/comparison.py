@@ -1,0 +1,242 @@
+"""What a comparison found: every run, intervals, guards, and a verdict in one sentence."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from mqlab.bench.arm import Run
+from mqlab.bench.arms import CONTROL
+from mqlab.bench.compare_options import METRICS, CompareConfig
+from mqlab.record.plot import Plot
+from mqlab.record.stats import DRIFT_LIMIT, Interval, bootstrap_ci, bootstrap_ratio, drift, drifts
+
+if TYPE_CHECKING:
+    import pandas
+
+FOREIGN_LIMIT = 0.10
+"""Share of the machine that others may use before the figures are called into question."""
+
+_MORE_IS_BETTER = ("output_tokens_per_s", "steady_tokens_per_s")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm: the metric's median with its interval, and how many times the baseline that is, round by round."""
+
+    arm: str
+    value: Interval
+    ratio: Interval
+    foreign: float
+    cpu: dict[str, float]
+
+
+class Comparison:
+    """Runs of all arms, in turns; every figure is a function of them.
+
+    Args:
+        labels: of the arms, the baseline first.
+        runs: by arm, in the order of the rounds.
+        config: what was asked for.
+        meta: what it was measured on.
+        differing: requests of an arm whose tokens were not the baseline's; found in the runs unless it is known.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        runs: Sequence[Sequence[Run]],
+        config: CompareConfig,
+        meta: dict[str, Any],
+        differing: dict[str, int] | None = None,
+    ) -> None:
+        everything = dict(zip(labels, runs, strict=True))
+        control = next((label for label in labels if label.endswith(CONTROL)), None)
+        self.config = config
+        self.meta = meta
+        self.control = list(everything.pop(control)) if control else []
+        self.runs = {label: list(done) for label, done in everything.items()}
+        self.baseline = labels[0]
+        self._differing = differing
+
+    @staticmethod
+    def of_record(record: dict[str, Any]) -> Comparison:
+        """The comparison that ``as_record`` described."""
+        runs = {label: [Run(outputs=[], **run) for run in runs] for label, runs in record["runs"].items()}
+        return Comparison(list(runs), list(runs.values()), CompareConfig(**record["config"]), record["meta"], record["differing"])
+
+    # --- figures
+
+    def rows(self, metric: str | None = None) -> list[Row]:
+        """Every arm, by one metric, the configured one by default."""
+        name = metric or self.config.metric
+        base = _values(self.runs[self.baseline], name)
+        return [self._row(label, runs, name, base) for label, runs in self.runs.items()]
+
+    def probe_cost(self) -> Interval | None:
+        """Share of the baseline's tokens/s that its probes cost, from its runs beside those without; None without a control."""
+        if not self.control:
+            return None
+        with_probes = _values(self.runs[self.baseline], "output_tokens_per_s")
+        ratio = bootstrap_ratio(with_probes, _values(self.control, "output_tokens_per_s"), confidence=self.config.confidence)
+        return Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low, ratio.confidence)
+
+    def differing(self) -> dict[str, int]:
+        """Requests of an arm, over all rounds, whose tokens were not the baseline's."""
+        if self._differing is not None:
+            return self._differing
+        base = self.runs[self.baseline]
+        return {label: sum(map(_differing, runs, base)) for label, runs in self.runs.items() if label != self.baseline}
+
+    @property
+    def void(self) -> str:
+        """Why nothing may be concluded; empty where it may."""
+        wrong = {label: count for label, count in self.differing().items() if count}
+        if wrong:
+            of = self.config.num_prompts * len(self.runs[self.baseline])
+            return "outputs differ from the baseline's: " + ", ".join(f"{label} in {n} of {of} requests" for label, n in wrong.items())
+        return ""
+
+    def warnings(self) -> list[str]:
+        """What speaks against the figures without voiding them."""
+        found = []
+        values = _values(self.runs[self.baseline], self.config.metric)
+        if drifts(values):
+            found.append(f"the baseline drifted by {drift(values):+.0%} over the rounds (the limit is {DRIFT_LIMIT:.0%}): run it again")
+        foreign = float(np.median([run.foreign for runs in self.runs.values() for run in runs]))
+        if foreign > FOREIGN_LIMIT:
+            found.append(f"other processes used {foreign:.0%} of the machine (more than {FOREIGN_LIMIT:.0%})")
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """The finding, with its interval, in one sentence."""
+        if self.void:
+            return f"void: {self.void}"
+        others = sorted((row for row in self.rows() if row.arm != self.baseline), key=self._badness)
+        what = f"({METRICS[self.config.metric]}, {self.config.rounds} rounds)"
+        each = ", ".join(f"{row.arm} {_times(row.ratio)}" for row in others)
+        if all(1.0 in row.ratio for row in others):
+            return f"no difference from {self.baseline} that this run can tell: {each} {what}"
+        best, *rest = others
+        if 1.0 in best.ratio or (best.ratio.value < 1) == (self.config.metric in _MORE_IS_BETTER):
+            return f"nothing beats {self.baseline}: {each} {what}"
+        also = "; " + ", ".join(f"{row.arm} {_times(row.ratio)}" for row in rest) if rest else ""
+        return f"{best.arm} {_times(best.ratio)} {self.baseline}{also} {what}"
+
+    # --- exports
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a run: arm, round and every figure."""
+        import pandas
+
+        rows = []
+        for label, runs in self._all_runs().items():
+            for number, run in enumerate(runs):
+                figures = _without_outputs(run)
+                cpu = {f"cpu_{who}": share for who, share in figures.pop("cpu").items()}
+                rows.append({"arm": label, "round": number, **figures, **cpu})
+        return pandas.DataFrame(rows)
+
+    def as_record(self) -> dict[str, Any]:
+        """Everything, as JSON."""
+        cost = self.probe_cost()
+        return {
+            "verdict": self.verdict,
+            "void": self.void,
+            "differing": self.differing(),
+            "warnings": self.warnings(),
+            "metric": self.config.metric,
+            "rows": [asdict(row) for row in self.rows()],
+            "probe_cost": asdict(cost) if cost else None,
+            "config": asdict(self.config),
+            "runs": {label: [_without_outputs(run) for run in runs] for label, runs in self._all_runs().items()},
+            "meta": self.meta,
+        }
+
+    def plot(self) -> Plot:
+        """Each arm's runs as dots, its median and interval as a bar, in the order of the arms."""
+        from matplotlib.figure import Figure
+
+        rows = self.rows()
+        figure = Figure(figsize=(7.5, 1.1 + 0.55 * len(rows)), layout="constrained", facecolor="white")
+        axes = figure.subplots()
+        for place, row in enumerate(reversed(rows)):
+            values = _values(self.runs[row.arm], self.config.metric)
+            axes.plot(values, np.full(len(values), place), "o", color="#56B4E9", alpha=0.7, label="runs" if not place else None)
+            error = [[row.value.value - row.value.low], [row.value.high - row.value.value]]
+            axes.errorbar(row.value.value, place, xerr=error, fmt="D", color="#D55E00", capsize=5, label="median" if not place else None)
+        axes.set_yticks(range(len(rows)), [row.arm for row in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_xlabel(METRICS[self.config.metric])
+        axes.grid(axis="x", alpha=0.3)
+        axes.legend(frameon=False, loc="best")
+        axes.set_title(_wrapped(self.verdict), fontsize=9, loc="left")
+        return Plot(figure, self.verdict)
+
+    def __str__(self) -> str:
+        lines = [self.verdict, ""]
+        head = f"{'arm':<28} {METRICS[self.config.metric]:>34}   × {self.baseline}"
+        lines += [head, *(f"{row.arm:<28} {row.value!s:>34}   {_times(row.ratio)}" for row in self.rows())]
+        return "\n".join([*lines, *self._notes()])
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f'<tr><td style="text-align:left">{escape(row.arm)}</td><td>{escape(str(row.value))}</td><td>{escape(_times(row.ratio))}</td>'
+            f"<td>{escape(', '.join(f'{who} {share:.2f}' for who, share in row.cpu.items()))}</td><td>{row.foreign:.0%}</td></tr>"
+            for row in self.rows()
+        )
+        names = ("arm", METRICS[self.config.metric], f"× {self.baseline}", "CPUs used", "others' share")
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        notes = "".join(f"<br>{escape(note)}" for note in self._notes())
+        return f"<p><strong>{escape(self.verdict)}</strong>{notes}</p><table><tr>{head}</tr>{cells}</table>"
+
+    # --- inner workings
+
+    def _all_runs(self) -> dict[str, list[Run]]:
+        return self.runs | ({f"{self.baseline} {CONTROL}": self.control} if self.control else {})
+
+    def _row(self, label: str, runs: list[Run], name: str, base: np.ndarray) -> Row:
+        values, confidence = _values(runs, name), self.config.confidence
+        cpu = {who: float(np.median([run.cpu[who] for run in runs])) for who in runs[0].cpu}
+        foreign = float(np.median([run.foreign for run in runs]))
+        ratio = bootstrap_ratio(values, base, confidence=confidence)
+        return Row(label, bootstrap_ci(values, confidence=confidence), ratio, foreign, cpu)
+
+    def _badness(self, row: Row) -> float:
+        return -row.ratio.value if self.config.metric in _MORE_IS_BETTER else row.ratio.value
+
+    def _notes(self) -> list[str]:
+        cost = self.probe_cost()
+        probes = [f"probes cost {cost.value:.1%} [{cost.low:.1%}, {cost.high:.1%}] of {self.baseline}'s tokens/s"] if cost else []
+        same = [] if self.void else ["all arms gave the same tokens"]
+        return [*same, *probes, *(f"warning: {warning}" for warning in self.warnings())]
+
+
+def _without_outputs(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(run).items() if name != "outputs"}
+
+
+def _values(runs: Sequence[Run], metric: str) -> np.ndarray:
+    return np.array([getattr(run, metric) for run in runs])
+
+
+def _differing(run: Run, base: Run) -> int:
+    return sum(one != other for one, other in zip(run.outputs, base.outputs, strict=True))
+
+
+def _times(ratio: Interval) -> str:
+    return f"{ratio.value:.2f}× [{ratio.low:.2f}–{ratio.high:.2f}]"
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 100))

@@ -1,0 +1,86 @@
+"""Detokenising on the engine's side: a core whose deltas carry text as well, so that the cost of doing it there can be measured.
+
+Source: vLLM V0 detokenised in the engine's own loop. Requests with stop strings are left to the front, which must look for them
+token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mqlab.engine.core import Core
+from mqlab.errors import ModelError
+from mqlab.plan import InFlight, SampledTokens
+from mqlab.text.detokenizer import Detokenizer
+from mqlab.text.tokenizer import Tokenizer
+from mqlab.types import Call, Delta, Event, ModelInfo, Reply, Request, Step
+
+
+class DetokenizingCore:
+    """Obeys the Core contract; fills ``Delta.text``.
+
+    Args:
+        core: the core inside.
+
+    Raises:
+        ModelError: its model has no tokenizer.
+    """
+
+    def __init__(self, core: Core) -> None:
+        if not core.info.path:
+            raise ModelError(f"engine {core.info.name!r} names no model folder, so it has no tokenizer: use --detokenize none")
+        self._core = core
+        self._tokenizer = Tokenizer.load(Path(core.info.path))
+        self._open: dict[tuple[int, str], Detokenizer] = {}
+        self.info: ModelInfo = core.info
+        self.calls: Mapping[str, Callable[..., Any]] = core.calls
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self._core.has_work
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            InvalidRequest: the core refuses it.
+        """
+        self._core.add(request)
+        if not request.params.stop:
+            self._open[request.client, request.id] = Detokenizer(self._tokenizer, request.params)
+
+    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
+        """End requests of a client."""
+        return [self._fill(delta, client) for delta in self._core.abort(ids, client)]
+
+    def call(self, call: Call) -> Reply | None:
+        """Run one control call, or leave it to ``finish``."""
+        return self._core.call(call)
+
+    def begin(self) -> InFlight:
+        """Start one step."""
+        return self._core.begin()
+
+    def finish(self, sampled: SampledTokens) -> list[Event]:
+        """Account one step; its deltas get their text."""
+        events = self._core.finish(sampled)
+        for event in events:
+            if type(event) is Step:
+                for delta in event.deltas:
+                    self._fill(delta, event.client)
+        return events
+
+    def close(self) -> None:
+        """Close the core inside."""
+        self._core.close()
+
+    def _fill(self, delta: Delta, client: int) -> Delta:
+        detokenizer = self._open.get((client, delta.id))
+        if detokenizer is not None:
+            delta.text = detokenizer.push(delta.tokens, delta.finish)
+            if delta.finish is not None:
+                del self._open[client, delta.id]
+        return delta

@@ -1,0 +1,199 @@
+"""Sockets that count: messages, bytes, frames and time of the calls, each direction apart, and every message as an event.
+
+An asyncio socket of pyzmq sends and receives through a synchronous shadow of itself. Metering the shadow counts what really goes through,
+when it does, and frame by frame, by the same code as in an engine's loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, Protocol
+
+import zmq
+import zmq.asyncio
+
+from mqlab.probes.base import NOTHING, attempt, dropped
+from mqlab.probes.cost import cost_ns
+from mqlab.probes.sink import Sink
+from mqlab.record.events import MESSAGE
+
+_SENDERS = frozenset((zmq.PUSH, zmq.DEALER, zmq.ROUTER))
+_RECEIVERS = frozenset((zmq.PULL, zmq.DEALER, zmq.ROUTER))
+# Plain numbers: pyzmq's own are enums, whose operators take longer than all the counting.
+_DONTWAIT = int(zmq.DONTWAIT)
+_SNDMORE = int(zmq.SNDMORE)
+
+
+class Direction(Protocol):
+    """What a socket tells of one direction. Never raises."""
+
+    def note(self, frames: int, size: int, begin_ns: int) -> None:
+        """A whole message went through, in a call that began then; 0 where that says nothing."""
+        ...
+
+    def again(self) -> None:
+        """A call found no room, or no message."""
+        ...
+
+
+class Meter:
+    """The counters and the events of one direction of an edge. One thread; never raises once it is made.
+
+    Args:
+        edge: the last part of the address.
+        direction: ``sent`` or ``received``.
+        cost_ns: what counting one message takes.
+    """
+
+    def __init__(self, sink: Sink, edge: str, direction: str, cost_ns: int) -> None:
+        name = self._name = f"socket.{edge}.{direction}"
+        figures = [f"{name}.{word}" for word in ("messages", "bytes", "frames", "ns", "eagain")]
+        self._block = sink.block(*figures, *(f"probe.{name}.{word}" for word in ("events", "ns", "dropped")))
+        self._log = sink.log(MESSAGE, f"{edge}.{direction}")
+        self._sink = sink  # which lives as long as anything writes there
+        self._cost_ns = cost_ns
+        self._messages = self._bytes = self._frames = self._ns = self._eagain = 0
+
+    def note(self, frames: int, size: int, begin_ns: int) -> None:
+        """See Direction.note."""
+        try:
+            now = monotonic_ns()
+            spent = begin_ns and now - begin_ns
+            self._log.append(now, self._messages, frames, size, spent)
+            self._messages += 1
+            self._bytes += size
+            self._frames += frames
+            self._ns += spent
+            self._write()
+        except Exception as error:
+            self._drop(error)
+
+    def again(self) -> None:
+        """See Direction.again."""
+        try:
+            self._eagain += 1
+            self._write()
+        except Exception as error:
+            self._drop(error)
+
+    def _write(self) -> None:
+        count = self._messages
+        figures = count, self._bytes, self._frames, self._ns, self._eagain
+        self._block.write(*figures, count, count * self._cost_ns, self._log.dropped)
+
+    def _drop(self, error: Exception) -> None:
+        if self._log is not NOTHING:
+            self._log = self._block = dropped(self._name, error)
+
+
+class MeteredSocket(zmq.Socket[bytes]):
+    """A socket that counts its messages, and otherwise is what it was made from.
+
+    Args:
+        meter: makes what counts a direction, ``sent`` or ``received``.
+        kind: of the socket, also where it is the shadow of another.
+    """
+
+    _sent: Direction
+    _received: Direction
+    _held_frames = 0
+    _held_bytes = 0
+
+    def __init__(self, *args: Any, meter: Callable[[str], Direction], kind: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if kind in _SENDERS:
+            self._sent = meter("sent")
+        if kind in _RECEIVERS:
+            self._received = meter("received")
+
+    def send(self, data: Any, flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
+        """See zmq.Socket.send. A multipart message is counted with its last frame."""
+        begin = monotonic_ns()
+        try:
+            sent = zmq.Socket.send(self, data, flags or _DONTWAIT, copy, track, **kwargs)
+        except zmq.Again:
+            self._sent.again()
+            if flags:
+                raise
+            sent = zmq.Socket.send(self, data, flags, copy, track, **kwargs)
+        if flags and int(flags) & _SNDMORE:
+            self._held_frames += 1
+            self._held_bytes += len(data)
+        else:
+            self._note_sent(len(data), begin)
+        return sent
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:  # type: ignore[override]
+        """See zmq.Socket.recv: a message of one frame. One of several is for ``recv_multipart``."""
+        begin = monotonic_ns()
+        try:
+            frame = zmq.Socket.recv(self, flags or _DONTWAIT, copy, track)
+        except zmq.Again:
+            self._received.again()
+            if flags:
+                raise
+            frame = zmq.Socket.recv(self, flags, copy, track)
+            begin = 0  # most of that was no work but waiting
+        self._received.note(1, len(frame), begin)
+        return frame
+
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:  # type: ignore[override]
+        """See zmq.Socket.recv_multipart. Its time is with the wait, where it had to."""
+        begin = monotonic_ns()
+        try:
+            frames = [zmq.Socket.recv(self, flags, copy, track)]
+            while self.getsockopt(zmq.RCVMORE):
+                frames.append(zmq.Socket.recv(self, flags, copy, track))
+        except zmq.Again:
+            self._received.again()
+            raise
+        self._received.note(len(frames), sum(map(len, frames)), begin)
+        return frames
+
+    def _note_sent(self, size: int, begin: int) -> None:
+        frames = 1
+        if self._held_frames:
+            frames += self._held_frames
+            size += self._held_bytes
+            self._held_frames = self._held_bytes = 0
+        self._sent.note(frames, size, begin)
+
+
+class MeteredAsyncSocket(zmq.asyncio.Socket):
+    """An asyncio socket whose every message goes through a MeteredSocket."""
+
+    def __init__(self, context: zmq.Context[Any], kind: int, *, meter: Callable[[str], Direction]) -> None:
+        super().__init__(context, kind)  # type: ignore[misc]  pyzmq's own overloads do not fit its subclass
+        self._shadow_sock = MeteredSocket(shadow=self.underlying, meter=meter, kind=kind)
+
+
+def sync_class(edge: str, *, folder: Path) -> Callable[..., zmq.Socket[bytes]]:
+    """What opens the engine's socket of an edge; a plain one where the folder cannot be written."""
+    return attempt("sockets", lambda: partial(_sync_socket, meter=_meters(folder, "engine", edge)), zmq.Socket)
+
+
+def async_class(edge: str, *, folder: Path) -> Callable[..., zmq.asyncio.Socket]:
+    """What opens the front's socket of an edge; a plain one where the folder cannot be written."""
+    return attempt("sockets", lambda: partial(MeteredAsyncSocket, meter=_meters(folder, "front", edge)), zmq.asyncio.Socket)
+
+
+def _sync_socket(context: zmq.Context[Any], kind: int, *, meter: Callable[[str], Direction]) -> MeteredSocket:
+    return MeteredSocket(context, kind, meter=meter, kind=kind)
+
+
+def _meters(folder: Path, role: str, edge: str) -> Callable[[str], Direction]:
+    sink, cost = Sink.of(folder, role), cost_ns(rehearse)
+
+    def meter(direction: str) -> Direction:
+        return attempt(f"socket.{edge}.{direction}", lambda: Meter(sink, edge, direction, cost), NOTHING)
+
+    return meter
+
+
+def rehearse(sink: Sink) -> Callable[[], object]:
+    """What counting a message adds to a call."""
+    meter = Meter(sink, "scratch", "sent", 0)
+    return lambda: meter.note(1, 100, monotonic_ns())

@@ -1,0 +1,103 @@
+"""A comparison as a whole: arms in processes of their own, in turns, the same tokens from all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from waiting import until_sync
+
+from mqlab import cli
+from mqlab.bench import compare as module
+from mqlab.bench.arm import Run, Work
+from mqlab.bench.compare import compare
+from mqlab.bench.compare_options import CompareConfig
+from mqlab.config import EngineConfig, Timing
+from mqlab.errors import ConfigError, EngineStartError, MqlabError
+from mqlab.probes.recording import Recording
+
+SMALL: dict[str, Any] = {"rounds": 3, "num_prompts": 6, "input_len": 5, "output_len": 4}
+ECHO = EngineConfig(model="echo")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Recordings go where they are swept."""
+    monkeypatch.setenv("MQLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_every_layout_gives_the_same_tokens_and_a_figure(cache: Path) -> None:
+    result = compare(ECHO, CompareConfig(**SMALL))
+    assert list(result.runs) == ["inproc", "aio", "mq", "v1"]
+    assert result.void == ""
+    assert result.differing() == {"aio": 0, "mq": 0, "v1": 0}
+    assert {len(runs) for runs in result.runs.values()} == {3}
+    assert {run.output_tokens for runs in result.runs.values() for run in runs} == {24}
+    assert len({run.outputs[0] for run in result.runs["mq"]}) == 3, "every round has prompts of its own"
+    assert [set(run.cpu) for run in result.runs["v1"]] == [{"front", "engine"}] * 3
+    assert [set(run.cpu) for run in result.runs["aio"]] == [{"front"}] * 3
+    recorded = [Recording(folder) for folder in (cache / "recordings").iterdir()]
+    finished = [sum(page.get("request.finished", 0) for page in recording.read().values()) for recording in recorded]
+    for recording in recorded:
+        recording.close()
+    assert finished == [3 * 6 + 6] * 4, "three rounds and a warm-up, in each arm"
+
+
+@pytest.mark.parametrize("vary", ["output=delta,cumulative", "num_scheduler_steps=1,4", "concurrency=0,2"])
+def test_other_settings_are_compared_alike(vary: str) -> None:
+    result = compare(ECHO, CompareConfig(vary=vary, topology="mq", control=False, **SMALL))
+    assert result.void == ""
+    assert result.probe_cost() is None
+    assert len(result.rows()) == 2
+
+
+def test_the_command_prints_the_verdict_and_writes_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.json"
+    line = "compare echo --topologies aio,v1 --rounds 3 --num-prompts 4 --input-len 3 --output-len 3 --max-num-seqs 2 --output-json"
+    assert cli.main([*line.split(), str(file)]) == 0
+    shown = capsys.readouterr()
+    record = json.loads(file.read_text())
+    assert record["verdict"] in shown.out
+    assert "all arms gave the same tokens" in shown.out
+    assert "probes cost" in shown.out
+    assert list(record["runs"]) == ["aio", "v1", "aio without probes"]
+    assert [arm["recorded"] for arm in record["meta"]["arms"]] == [True, True, False]
+    assert record["meta"]["seed"] >= 0
+    assert "9/9" in shown.err
+
+
+def test_requests_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--input-len=9000 and --output-len=4 do not fit 'echo', which holds 8192 tokens"):
+        compare(ECHO, CompareConfig(**{**SMALL, "input_len": 9000}))
+
+
+def test_processes_are_held_to_their_cores() -> None:
+    result = compare(ECHO, CompareConfig(vary="cores=none,0/0", topology="mq", control=False, **SMALL))
+    assert list(result.runs) == ["cores=none", "cores=0/0"]
+    with pytest.raises(EngineStartError, match="front and engine are one process in this layout"):
+        compare(ECHO, CompareConfig(topologies="aio,inproc", cores="0/1", **SMALL))
+
+
+def test_an_arm_that_dies_ends_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = module.ArmProcess.run
+
+    async def kill_then_run(self: Any, work: Work) -> Run:
+        if work.num_prompts == SMALL["num_prompts"]:
+            os.kill(self._process.pid, signal.SIGKILL)
+        return await original(self, work)
+
+    monkeypatch.setattr(module.ArmProcess, "run", kill_then_run)
+    with pytest.raises(MqlabError, match="arm 'aio' failed while it ran"):
+        compare(ECHO, CompareConfig(topologies="aio,mq", **SMALL))
+    until_sync(lambda: not psutil.Process().children(recursive=True))
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="its folder does not exist"):
+        module.main(ECHO, CompareConfig(output_json=str(tmp_path / "no" / "r.json"), **SMALL), Timing())

@@ -1,0 +1,130 @@
+"""What a comparison says is a function of its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mqlab.bench.arm import Run
+from mqlab.bench.compare_options import CompareConfig
+from mqlab.bench.comparison import Comparison
+
+
+def runs(*speeds: float, outputs: Sequence[str] = ("a", "b"), foreign: float = 0.0) -> list[Run]:
+    return [
+        Run(
+            elapsed_s=1.0,
+            output_tokens=100,
+            output_tokens_per_s=speed,
+            steady_tokens_per_s=speed,
+            ttft_ms=1000 / speed,
+            tpot_ms=100 / speed,
+            cpu_us_per_token=3.0,
+            cpu={"front": 0.5, "engine": 0.9},
+            foreign=foreign,
+            outputs=list(outputs),
+        )
+        for speed in speeds
+    ]
+
+
+def comparison(arms: dict[str, list[Run]], **settings: Any) -> Comparison:
+    return Comparison(list(arms), list(arms.values()), CompareConfig(**{"num_prompts": 2, **settings}), {"host": "here"})
+
+
+SLOW = (100.0, 102.0, 98.0, 101.0, 99.0)
+FAST = (131.0, 129.0, 128.0, 132.0, 130.0)
+
+
+def test_the_verdict_names_the_fastest_and_its_interval() -> None:
+    verdict = comparison({"aio": runs(*SLOW), "mq": runs(*FAST)}).verdict
+    assert verdict.startswith("mq 1.30× [1.2")
+    assert verdict.endswith("aio (new tokens/s, 5 rounds)")
+
+
+def test_noise_is_called_noise() -> None:
+    verdict = comparison({"aio": runs(*SLOW), "mq": runs(*reversed(SLOW))}).verdict
+    assert verdict.startswith("no difference from aio that this run can tell: mq 1.00×")
+
+
+def test_less_is_better_for_latencies() -> None:
+    arms = {"aio": runs(*SLOW), "mq": runs(*FAST), "v1": runs(*(speed * 2 for speed in FAST))}
+    assert comparison(arms, metric="ttft_ms").verdict.startswith("v1 0.38×")
+
+
+def test_a_baseline_that_wins_is_named() -> None:
+    arms = {"mq": runs(*FAST), "aio": runs(*SLOW), "v1": runs(*(0.9 * speed for speed in SLOW))}
+    verdict = comparison(arms).verdict
+    assert verdict.startswith("nothing beats mq: aio 0.77×")
+    assert ", v1 0.69×" in verdict
+    assert comparison(arms, metric="ttft_ms").verdict.startswith("nothing beats mq: aio 1.30×")
+
+
+def test_rounds_are_paired() -> None:
+    drifting = (100.0, 120.0, 140.0, 160.0, 180.0)
+    (_, row) = comparison({"a": runs(*drifting), "b": runs(*(1.1 * speed for speed in drifting))}).rows()
+    assert row.ratio.value == pytest.approx(1.1)
+    assert row.ratio.high - row.ratio.low < 1e-9
+
+
+def test_outputs_that_differ_void_it() -> None:
+    result = comparison({"a": runs(*SLOW), "b": runs(*FAST, outputs=("a", "c"))})
+    assert result.differing() == {"b": 5}
+    assert result.void == "outputs differ from the baseline's: b in 5 of 10 requests"
+    assert result.verdict.startswith("void: ")
+    assert "same tokens" not in str(result)
+    assert "all arms gave the same tokens" in str(comparison({"a": runs(*SLOW), "b": runs(*FAST)}))
+
+
+def test_drift_and_foreign_load_are_told() -> None:
+    rising = (100.0, 110.0, 120.0, 130.0, 140.0, 150.0)
+    drifted = comparison({"a": runs(*rising), "b": runs(*rising)}, rounds=6)
+    assert any("the baseline drifted by +2" in warning for warning in drifted.warnings())
+    disturbed = comparison({"a": runs(*SLOW, foreign=0.2), "b": runs(*FAST, foreign=0.2)})
+    assert disturbed.warnings() == ["other processes used 20% of the machine (more than 10%)"]
+    assert comparison({"a": runs(*SLOW), "b": runs(*FAST)}).warnings() == []
+
+
+def test_what_probes_cost_comes_from_the_runs_without_them() -> None:
+    without = runs(*(speed / 0.98 for speed in SLOW))
+    result = comparison({"a": runs(*SLOW), "b": runs(*FAST), "a without probes": without})
+    cost = result.probe_cost()
+    assert cost is not None
+    assert (cost.value, cost.low, cost.high) == pytest.approx((0.02, 0.02, 0.02))
+    assert "probes cost 2.0% [2.0%, 2.0%] of a's tokens/s" in str(result)
+    assert list(result.runs) == ["a", "b"]
+    assert comparison({"a": runs(*SLOW), "b": runs(*FAST)}).probe_cost() is None
+
+
+def test_everything_is_in_the_frame_and_in_the_record() -> None:
+    result = comparison({"a": runs(*SLOW), "b": runs(*FAST), "a without probes": runs(*SLOW)})
+    frame = result.to_pandas()
+    assert len(frame) == 15
+    assert set(frame["arm"]) == {"a", "b", "a without probes"}
+    assert {"round", "output_tokens_per_s", "cpu_front", "cpu_engine", "foreign"} <= set(frame.columns)
+    record = json.loads(json.dumps(result.as_record()))
+    assert record["verdict"] == result.verdict
+    assert record["rows"][1]["ratio"]["value"] == pytest.approx(1.3, abs=0.01)
+    assert record["meta"] == {"host": "here"}
+    assert len(record["runs"]["b"]) == 5
+
+
+def test_a_record_says_the_same_again() -> None:
+    for outputs in (("a", "b"), ("a", "c")):
+        result = comparison({"a": runs(*SLOW), "b": runs(*FAST, outputs=outputs), "a without probes": runs(*SLOW)})
+        again = Comparison.of_record(json.loads(json.dumps(result.as_record())))
+        assert str(again) == str(result)
+        assert again.as_record() == result.as_record()
+
+
+def test_it_is_shown_as_text_table_and_picture() -> None:
+    result = comparison({"a<b>": runs(*SLOW), "b": runs(*FAST)})
+    html = result._repr_html_()
+    assert "a&lt;b&gt;" in html
+    assert "<table>" in html
+    axes = result.plot().figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a<b>"]
+    assert repr(result) == f"<Comparison: {result.verdict}>"

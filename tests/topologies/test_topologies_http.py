@@ -1,0 +1,79 @@
+"""Clients of a front process through the contract: whatever layout is behind it, a front is one more engine."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import contract_abort
+import contract_calls
+import contract_close
+import contract_death
+import contract_exit
+import contract_requests
+import contract_start
+import pytest
+from contract import Check, Rig, applies, checks_of
+
+from mqlab.client.http import FrontClient
+
+INPROC = Rig("http-inproc", partial(FrontClient, "inproc"))
+V1 = Rig("http-v1", partial(FrontClient, "v1"))
+
+THEMES = (contract_start, contract_requests, contract_abort, contract_calls, contract_death, contract_close, contract_exit)
+# Launching and leaving is what every engine process has in common: of that, only what a front process adds to is tried each time.
+FIRST_EXITS = {
+    contract_exit.check_parent_killed_while_streams_run,
+    contract_exit.check_parent_killed_beside_an_engine_that_holds_the_gil,
+    contract_exit.check_exit_without_close_with_streams,
+    contract_exit.check_exit_of_a_global_client,
+}
+LONG = {
+    *(check for check in checks_of(contract_exit) if check not in FIRST_EXITS),
+    contract_abort.check_abort_on_the_first_token,
+    contract_abort.check_abort_before_intake,
+    contract_abort.check_abort_while_waiting,
+    contract_abort.check_abort_twice,
+    contract_calls.check_profile_has_a_default_place,
+    contract_calls.check_profile_path_that_cannot_be,
+    contract_calls.check_call_timeout_behind_a_slow_step,
+    contract_close.check_open_and_close_many_times,
+    contract_close.check_drain_with_slow_idle_interval,
+    contract_close.check_error_in_the_block_passes_through,
+    contract_death.check_a_short_stop_is_not_death,
+    contract_death.check_a_step_of_twenty_seconds_is_not_death,
+    contract_death.check_quiet_is_not_death,
+    contract_death.check_slow_load_is_not_death,
+    contract_death.check_slow_step_is_not_death,
+    contract_requests.check_end_and_stop_tokens,
+    contract_requests.check_readers_come_and_go,
+    contract_start.check_clients_are_independent,
+}
+NESTED = (
+    contract_start.check_build_failure_says_why,
+    contract_abort.check_abort_by_id,
+    contract_death.check_fatal_wait,
+    contract_death.check_kill_is_seen,
+    contract_death.check_hang_that_holds_the_gil_is_seen,
+    contract_close.check_close_of_a_frozen_engine,
+    contract_close.check_client_dropped_after_death,
+    contract_exit.check_parent_killed_while_streams_run,
+)
+"""An engine process behind the front process: what a third process can make go wrong."""
+
+
+def cases() -> list[object]:
+    """Every check that says something, the long ones marked."""
+    return [
+        *(_case(check, INPROC, long=check in LONG) for theme in THEMES for check in checks_of(theme) if applies(check, INPROC)),
+        *(_case(check, V1, long=False) for check in NESTED),
+    ]
+
+
+def _case(check: Check, rig: Rig, *, long: bool) -> object:
+    name = f"{rig.name}-{check.__name__.removeprefix('check_')}"
+    return pytest.param(check, rig, id=name, marks=[pytest.mark.full] if long else [])
+
+
+@pytest.mark.parametrize(("check", "rig"), cases())
+async def test_contract(check: Check, rig: Rig) -> None:
+    await check(rig)

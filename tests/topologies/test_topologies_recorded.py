@@ -1,0 +1,49 @@
+"""Metered layouts obey the contract as plain ones do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import contract_abort
+import contract_calls
+import contract_close
+import contract_death
+import contract_requests
+import pytest
+from contract import Check, Rig, applies
+from rigs import RIGS
+
+from mqlab.client.base import BaseClient
+from mqlab.probes.recording import Recording
+from mqlab.wire.wiring import Wiring
+
+CHECKS = (
+    contract_requests.check_tokens_come_as_they_are_made,
+    contract_requests.check_refused_and_failed_requests_are_alone,
+    contract_requests.check_duplicate_id_is_refused,
+    contract_abort.check_abort_by_id,
+    contract_calls.check_calls_while_streams_run,
+    contract_death.check_fatal_begin,
+    contract_close.check_close_leaves_nothing,
+    contract_close.check_close_before_start,
+    contract_close.check_close_ends_streams_and_calls,
+    contract_close.check_open_and_close_many_times,
+    contract_close.check_dropped_client_gives_all_back,
+    contract_close.check_client_dropped_after_death,
+)
+LAYOUTS = [rig for rig in RIGS if rig.name in ("aio", "mq", "v1")]
+
+
+@pytest.mark.parametrize("rig", LAYOUTS, ids=lambda rig: rig.name)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+async def test_recorded_layouts_obey_the_contract(check: Check, rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def recorded(wiring: Wiring) -> BaseClient:
+        return rig.make(wiring.recorded(tmp_path))
+
+    assert applies(check, rig)
+    await check(replace(rig, make=recorded))
+    recording = Recording(tmp_path)
+    assert any(writer.startswith("front-") for writer in recording.processes()), "it was recorded"
+    recording.close()
+    assert not [record for record in caplog.records if record.name == "mqlab.probes"], "no probe was dropped"
