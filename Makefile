@@ -9,11 +9,13 @@ export VENV PYTHON
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --timeout=300
+# Half of the suite's time is waiting, so as many tests at once as there are processors; a module's own fixtures stay in one worker.
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadgroup
 # Idle OpenMP threads that spin steal a shared core from the processes under test.
 TEST_ENV := GOMP_SPINCOUNT=1000
 LAB_FLAGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: demo test test-full lab lint lock clean help model
+.PHONY: demo test test-full test-browser lab lint lock clean help model
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -22,12 +24,15 @@ demo: model  ## install, fetch the default model, run the quickstart notebook, p
 	$(BIN)/python scripts/demo.py notebooks/00_quickstart.ipynb
 
 test: $(VENV)/.installed-dev model  ## tests and notebooks, at most 15 minutes
-	$(TEST_ENV) $(BIN)/pytest
+	$(TEST_ENV) $(BIN)/pytest $(PARALLEL)
 	$(TEST_ENV) $(BIN)/pytest $(NBVAL) notebooks
 
 test-full: $(VENV)/.installed-dev model  ## the same, with what takes longer
-	$(TEST_ENV) $(BIN)/pytest -m ""
+	$(TEST_ENV) $(BIN)/pytest $(PARALLEL) -m "not browser"
 	$(TEST_ENV) $(BIN)/pytest $(NBVAL) notebooks
+
+test-browser: $(VENV)/.installed-dev model  ## notebooks in JupyterLab in a headless browser; pictures of them in out/browser
+	$(TEST_ENV) $(BIN)/pytest -m browser -ra tests/browser
 
 lab: model  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab $(LAB_FLAGS) --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks

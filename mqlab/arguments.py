@@ -106,7 +106,6 @@ def add_serve(commands: Commands, notebook: bool = False) -> Parser:
     parser.add_argument("--disable-frontend-multiprocessing", action="store_true", help="vLLM's spelling of --topology aio")
     if notebook:
         _add_output(parser, "lab", "the session")
-        parser.add_argument("--no-record", dest="record", action="store_false", help="leave the light probes out")
         parser.add_argument("--detach", action="store_true", help="a server of its own, which outlives this kernel; attached to")
         parser.set_defaults(topology=_NOTEBOOK_TOPOLOGY)
     return parser

@@ -1,4 +1,4 @@
-"""The ``mqlab`` command: serve, fetch, bench. Errors are told in a few lines, never as a traceback."""
+"""The ``mqlab`` command: serve, fetch, bench, compare, and a look at what runs. Errors are told in a few lines, never as a traceback."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from mqlab.arguments import (
@@ -15,10 +16,12 @@ from mqlab.arguments import (
     compare_configs,
     latency_configs,
     load_configs,
+    read_config,
     serve_configs,
     throughput_configs,
 )
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
+from mqlab.probes.options import ProfileConfig
 
 Command = Callable[[], int]
 
@@ -137,6 +140,84 @@ def _compare(namespace: argparse.Namespace) -> Command:
     return run
 
 
+def _ps(namespace: argparse.Namespace) -> Command:
+    del namespace
+
+    def run() -> int:
+        from mqlab.probes.running import table
+        from mqlab.wire.registry import Registry
+
+        entries = Registry().entries()
+        print(table(entries) if entries else "no engine of this user is running; 'mqlab serve MODEL' starts one")
+        return 0
+
+    return run
+
+
+def _stop(namespace: argparse.Namespace) -> Command:
+    if namespace.all and namespace.target is not None:
+        raise ConfigError(f"stop takes a target or --all, not both; got {namespace.target!r} and --all")
+
+    def run() -> int:
+        from mqlab.probes.running import find
+        from mqlab.wire.registry import Registry
+
+        registry = Registry()
+        entries = registry.entries() if namespace.all else [find(namespace.target)]
+        for entry in entries:
+            registry.stop(entry)
+            print(f"engine {entry.model} (pid {entry.pid}) stopped")
+        if not entries:
+            print("no engine of this user is running")
+        return 0
+
+    return run
+
+
+def _profile(namespace: argparse.Namespace) -> Command:
+    config = read_config(namespace, ProfileConfig)
+
+    def run() -> int:
+        from mqlab.probes.pyspy import new_folder, record
+        from mqlab.probes.running import find, pids
+
+        folder = Path(config.folder) if config.folder else new_folder()
+        how = {"rate": config.rate, "idle": config.idle, "native": config.native, "gil": config.gil}
+        capture = record(pids(find(namespace.target)), config.seconds, folder, **how, progress=True)
+        print(capture)
+        print(f"speedscope: {capture.speedscope}\nflame graph: {capture.svg}")
+        return 0
+
+    return run
+
+
+def _metrics(namespace: argparse.Namespace) -> Command:
+    def run() -> int:
+        from mqlab.probes.running import find, metrics_of
+
+        print(metrics_of(find(namespace.target)), end="")
+        return 0
+
+    return run
+
+
+def _trace(namespace: argparse.Namespace) -> Command:
+    def run() -> int:
+        from mqlab.probes.running import find, trace_of
+        from mqlab.record.trace import Trace
+
+        target = namespace.target
+        path = Path(target or "")
+        is_path = target is not None and not target.isdigit() and path.exists()
+        trace = Trace.load(path) if is_path else trace_of(find(target))
+        saved = [f"saved as {trace.save(namespace.save)}"] if namespace.save is not None else []
+        exported = [f"exported to {trace.export(namespace.export)}; open it at https://ui.perfetto.dev"] if namespace.export else []
+        print("\n".join([repr(trace), *saved, *exported]))
+        return 0
+
+    return run
+
+
 def _bench(namespace: argparse.Namespace) -> Command:
     return _BENCHES[namespace.bench](namespace)
 
@@ -147,6 +228,11 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {
     "fetch": _fetch,
     "bench": _bench,
     "compare": _compare,
+    "ps": _ps,
+    "stop": _stop,
+    "profile": _profile,
+    "metrics": _metrics,
+    "trace": _trace,
 }
 
 

@@ -134,6 +134,7 @@ class ServerConfig:
     topology: str = option("v1", "layout between client and engine")
     codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
     drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
+    record: bool = option(True, "let the light probes write down what happens, into mqlab's cache: for dashboards, metrics, traces")
     disable_log_requests: bool = option(True, "log no requests; always on")
 
     def __post_init__(self) -> None:

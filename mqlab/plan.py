@@ -90,9 +90,19 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """For each chunk of ``plan.sampling``, in that order, its ``rounds`` token ids."""
+    """For each chunk of ``plan.sampling``, in that order, its ``rounds`` token ids.
+
+    Attributes:
+        rounds: of the plan; 1 says that each chunk has one token.
+    """
 
     tokens: tuple[tuple[int, ...], ...]
+    rounds: int = 1
+
+    @property
+    def count(self) -> int:
+        """Tokens of all chunks."""
+        return len(self.tokens) if self.rounds == 1 else sum(map(len, self.tokens))
 
 
 class InFlight(Protocol):

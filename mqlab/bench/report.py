@@ -23,6 +23,7 @@ _NAMES = {
     "itl": "Inter-token Latency",
     "e2el": "End-to-end Latency",
 }
+_WHO = {"self": "the benchmark altogether"}
 _SHOWN_ERRORS = 5
 _WIDTH = 62
 _BLUE, _ORANGE, _RED = "#0072B2", "#E69F00", "#D55E00"  # Okabe and Ito: told apart by every eye
@@ -205,8 +206,9 @@ def _generator_rows(result: ServeResult) -> list[tuple[str, str]]:
         ("Request rate asked / achieved (req/s)", f"{asked:.2f} / {achieved:.2f}"),
         ("Start lag p50 / p99 / max (ms)", lag),
         ("CPUs used by load processes", " + ".join(f"{one.share:.2f}" for one in result.workers)),
-        *((f"CPUs used by {name}", f"{share:.2f}") for name, share in result.cpu.share.items()),
+        *((f"CPUs used by {_WHO.get(name, name)}", f"{share:.2f}") for name, share in result.cpu.share.items()),
         ("CPUs used by others", f"{result.cpu.foreign:.0%} of {result.cpu.cores}"),
+        ("Warm-up requests, in no figure", f"{result.load.num_warmups}"),
         ("Seed", f"{result.dataset.seed}"),
     ]
 

@@ -27,6 +27,8 @@ BUSY = 0.9
 SHORT_RATE = 0.95
 MUCH_FOREIGN = 0.1
 COARSE_STAMPS_S = 0.01
+_SHARED_BY_DESIGN = ("prefix", "sonnet", "trace")
+"""Datasets whose prompts begin alike, so that a prefix cache is part of what is measured."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,12 @@ class ServeResult:
             f"{self.failed} of {len(self.requests)} requests failed": self.failed > 0,
             f"{len(self.warm_up_errors)} warm-up requests failed: {next(iter(self.warm_up_errors), '')}": bool(self.warm_up_errors),
             f"requests started at {achieved:.2f}/s where {asked:.2f}/s were asked for": achieved < SHORT_RATE * asked,
-            f"{cached:.0%} of the prompt tokens were in the server's prefix cache": cached > 0 and self.dataset.dataset_name == "random",
+            f"{cached:.0%} of the prompt tokens were in the server's prefix cache": cached > 0
+            and self.dataset.dataset_name not in _SHARED_BY_DESIGN,
             "events carried more or less than one token: ITL is estimated from gaps and counts, see inter_chunk": self.itl_estimated,
             "token counts are estimated: the server sent no usage and there is no --tokenizer": "events" in self.counted_by,
+            "token counts are estimated: the server sent no usage, and text tokenized again may be other tokens than were sent": "tokenizer"
+            in self.counted_by,
             f"other programs used {self.cpu.foreign:.0%} of this machine": self.cpu.foreign > MUCH_FOREIGN,
             "a load process was busy for half a second at a time: short stretches may show it": any(
                 one.busiest > BUSY >= one.share for one in self.workers

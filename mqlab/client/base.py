@@ -18,20 +18,13 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
+from mqlab.client.boundary import as_exception, checked, plain_arguments
+from mqlab.client.companion import Companion
 from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
 from mqlab.config import Timing
-from mqlab.errors import (
-    CallError,
-    CallTimeout,
-    ClientClosedError,
-    EngineDeadError,
-    InvalidRequest,
-    MqlabError,
-    RequestFailed,
-)
-from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Failure, Health, ModelInfo, Reply, Request, Shape, Step
-from mqlab.wire.codecs import as_plain
+from mqlab.errors import CallError, CallTimeout, ClientClosedError, EngineDeadError, MqlabError
+from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Health, ModelInfo, Reply, Request, Shape, Step
 from mqlab.wire.liveness import judge
 from mqlab.wire.statspage import StatsPage
 
@@ -91,18 +84,6 @@ class EngineClient(Protocol):
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End it, in bounded time: open streams get ``drain`` seconds, then ClientClosedError. Idempotent."""
-        ...
-
-
-class Companion(Protocol):
-    """What lives beside a client on its event loop: a probe. It must not fail, nor hold the client."""
-
-    def start(self) -> None:
-        """The client starts."""
-        ...
-
-    def stop(self) -> None:
-        """The client is closed, or failed to start; may come without ``start``."""
         ...
 
 
@@ -187,7 +168,7 @@ class BaseClient(ABC):
     async def generate(self, request: Request) -> AsyncGenerator[Delta, None]:
         """See EngineClient.generate."""
         self._ensure_usable()
-        request = _checked(request)
+        request = checked(request)
         slot = await self.streams.open(request)
         delta = None
         try:
@@ -195,7 +176,7 @@ class BaseClient(ABC):
             while True:
                 delta = slot.take_nowait() or await slot.take()
                 if delta.error is not None:
-                    raise _as_exception(delta.error)
+                    raise as_exception(delta.error)
                 yield delta
                 if delta.finish is not None:
                     return
@@ -213,7 +194,7 @@ class BaseClient(ABC):
     async def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
         """See EngineClient.call."""
         self._ensure_usable()
-        plain = _plain_arguments(str(method), args)
+        plain = plain_arguments(str(method), args)
         number = next(self._call_ids)
         future = self._calls[number] = asyncio.get_running_loop().create_future()
         try:
@@ -394,8 +375,6 @@ class BaseClient(ABC):
             await asyncio.sleep(0.01)
 
 
-_REQUEST = msgspec.msgpack.Decoder(Request)
-
 # Unbound, outside of the instances: bound methods in an instance would be a cycle, and a dropped client would wait for the collector.
 _ON_EVENT: dict[type, Callable[[BaseClient, Any], None]] = {
     Step: BaseClient._on_step,
@@ -414,23 +393,3 @@ async def watch_loop(client: weakref.ref[BaseClient], interval: float) -> None:
 
 def _closed_meanwhile() -> ClientClosedError:
     return ClientClosedError("the client was closed while the request ran")
-
-
-def _checked(request: Request) -> Request:
-    """The request with every field of its type, and a copy of its own: a wrong one must fail here, not in the engine's decoder."""
-    try:
-        return _REQUEST.decode(msgspec.msgpack.encode(request))
-    except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"request {request.id!r} is malformed: {error}") from error
-
-
-def _plain_arguments(method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments as what every codec can carry."""
-    try:
-        return tuple(as_plain(args))
-    except ValueError as error:
-        raise CallError(f"{method}: an argument cannot be sent: {error}; pass numbers, strings, lists and dicts") from error
-
-
-def _as_exception(failure: Failure) -> InvalidRequest | RequestFailed:
-    return InvalidRequest(failure.message) if failure.kind == "invalid" else RequestFailed(failure.message)

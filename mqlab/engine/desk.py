@@ -124,6 +124,7 @@ class Desk:
         self._profiler.stepped()
         outbox: defaultdict[int, list[Delta]] = defaultdict(list)
         for sequence, tokens in gains:
+            sequence.owed -= len(tokens)
             if not sequence.ended:
                 outbox[sequence.client].append(self._gain(sequence, tokens))
         for sequence in self._marked:

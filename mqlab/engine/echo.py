@@ -21,13 +21,14 @@ class EchoFlight:
     """A step that the device is done with at ``due`` (s, time.monotonic), and that gives ``tokens``."""
 
     tokens: tuple[tuple[int, ...], ...]
+    rounds: int
     due: float
 
     def wait(self) -> SampledTokens:
         """The tokens, when they are due."""
         if (seconds := self.due - time.monotonic()) > 0:
             time.sleep(seconds)
-        return SampledTokens(self.tokens)
+        return SampledTokens(self.tokens, self.rounds)
 
 
 class EchoCore:
@@ -92,10 +93,7 @@ class EchoCore:
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
         """Hand out the step's tokens."""
-        stepped = self._stepping.popleft()
-        for sequence, ids in zip(stepped, sampled.tokens, strict=True):
-            sequence.owed -= len(ids)
-        return self._desk.settle(zip(stepped, sampled.tokens, strict=True))
+        return self._desk.settle(zip(self._stepping.popleft(), sampled.tokens, strict=True))
 
     def close(self) -> None:
         """Idempotent; there is nothing to free but a running profile."""
@@ -112,7 +110,7 @@ class EchoCore:
             return None
         self._stepping.append(stepping)
         self._due = max(self._due, time.monotonic()) + self._device_time * rounds
-        return EchoFlight(tuple(_owe(sequence, rounds) for sequence in stepping), self._due)
+        return EchoFlight(tuple(_owe(sequence, rounds) for sequence in stepping), rounds, self._due)
 
     def _release(self, sequence: Sequence) -> None:
         queue = self._running if sequence in self._running else self._waiting

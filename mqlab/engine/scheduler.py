@@ -49,8 +49,8 @@ class Scheduler:
         self._running: OrderedDict[Sequence, None] = OrderedDict()
         self._planned: dict[Sequence, int] = {}
         self._rounds: dict[Sequence, int] = {}
-        # Of each step in flight, oldest first: its sequences, and how many tokens it gives each.
-        self._flights: deque[list[tuple[Sequence, int]]] = deque()
+        # Of each step in flight, oldest first: its sequences, and those of them that it samples.
+        self._flights: deque[tuple[tuple[Sequence, ...], list[Sequence]]] = deque()
         self._budget = 0
         self._preemptions = 0
 
@@ -70,6 +70,7 @@ class Scheduler:
 
         None when it has to wait for those in flight; with nothing in flight there is a plan while there is a sequence.
         """
+        # The blocks of what is in flight cannot be taken: who lacks one waits until nothing is.
         if self._flights and not all(map(self._pool.grow, self._decoding())):
             return None
         self._planned, self._rounds = {}, {}
@@ -83,13 +84,12 @@ class Scheduler:
 
     def land(self) -> list[Sequence]:
         """The oldest step in flight is done; returns the sequences that it sampled, in the order of ``Plan.sampling``."""
-        flight = self._flights.popleft()
-        for sequence, gains in flight:
+        flown, sampled = self._flights.popleft()
+        for sequence in flown:
             sequence.flights -= 1
-            sequence.owed -= gains
             if not sequence.flights and sequence not in self._running:
                 self._pool.release(sequence)
-        return [sequence for sequence, gains in flight if gains]
+        return sampled
 
     def gauges(self) -> dict[str, int]:
         """The scheduler's fields of EngineStats."""
@@ -152,22 +152,24 @@ class Scheduler:
         self._budget -= count
 
     def _take_off(self) -> Plan:
-        plan = Plan(tuple(self._chunk(sequence, count) for sequence, count in self._planned.items()))
-        flight = [(sequence, chunk.rounds if chunk.samples else 0) for sequence, chunk in zip(self._planned, plan.chunks, strict=True)]
-        row = 0
-        for sequence, gains in flight:
+        chunks: list[Chunk] = []
+        sampled: list[Sequence] = []
+        for sequence, count in self._planned.items():
+            chunk = self._chunk(sequence, count)
             sequence.flights += 1
-            sequence.computed += self._planned[sequence] + max(gains - 1, 0)
-            if gains:
-                sequence.owed += gains
-                sequence.row = row
-                row += 1
-        self._flights.append(flight)
-        return plan
+            sequence.computed += count + chunk.rounds - 1
+            if chunk.samples:
+                sequence.owed += chunk.rounds
+                sequence.row = len(sampled)
+                sampled.append(sequence)
+            chunks.append(chunk)
+        self._flights.append((tuple(self._planned), sampled))
+        return Plan(tuple(chunks))
 
     def _chunk(self, sequence: Sequence, count: int) -> Chunk:
         start, end = sequence.computed, sequence.computed + count
         rounds = self._rounds.get(sequence, 1)
+        index = sequence.output_index
         return Chunk(
             id=sequence.id,
             tokens=(UNKNOWN,) if sequence.owed else tuple(sequence.tokens[start:end]),
@@ -176,9 +178,9 @@ class Scheduler:
             samples=end == sequence.length,
             params=sequence.params,
             seed=sequence.seed,
-            output_index=sequence.output_index,
+            output_index=index,
             banned=sequence.banned(self._eos),
             rounds=rounds,
-            banned_rounds=max(1, sequence.params.min_tokens - sequence.output_index),
+            banned_rounds=max(1, sequence.params.min_tokens - index),
             follows=sequence.row if sequence.owed else None,
         )

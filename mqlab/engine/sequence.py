@@ -25,7 +25,7 @@ class Sequence:
         blocks: physical blocks of the KV cache, in order of position.
         ended: gains nothing more: it has ended, or was aborted in flight and ends with the flight.
         flights: steps in flight that use its blocks.
-        owed: new tokens that those will bring.
+        owed: new tokens that those will bring; ``Desk.settle`` takes off what they brought.
         row: its place among what the newest of them samples.
     """
 

@@ -34,7 +34,7 @@ def begin_with_cell(shell: InteractiveShell, arguments: argparse.Namespace, whol
         shell.events.unregister("post_run_cell", ended)
         try:
             done(running.end())
-        except MqlabError as error:
+        except (MqlabError, OSError) as error:
             print(f"%%mqlab profile: {error}", file=sys.stderr)
 
     shell.events.register("post_run_cell", ended)
@@ -45,10 +45,11 @@ class _Running:
 
     def __init__(self, arguments: argparse.Namespace, whole: bool) -> None:
         self._config = read_config(arguments, ProfileConfig)
+        self._whole = whole
         self._seconds = LONGEST_S if whole else self._config.seconds
         self._target = arguments.target
         self._stop = threading.Event()
-        self._outcome: Capture | MqlabError = MqlabError("the capture did not begin")
+        self._outcome: Capture | MqlabError | OSError = MqlabError("the capture did not begin")
         self._thread = threading.Thread(target=self._run, name="mqlab-cell-capture", daemon=True)
         self._thread.start()
 
@@ -56,11 +57,11 @@ class _Running:
         """Stop sampling; what was seen.
 
         Raises:
-            MqlabError: nothing could be sampled.
+            MqlabError: nothing could be sampled. OSError: the folder cannot be written.
         """
         self._stop.set()
         self._thread.join()
-        if isinstance(self._outcome, MqlabError):
+        if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome
 
@@ -76,6 +77,7 @@ class _Running:
                     gil=config.gil,
                     folder=config.folder,
                     stop=self._stop,
+                    until_stopped=self._whole,
                 )
-        except MqlabError as error:
+        except (MqlabError, OSError) as error:
             self._outcome = error

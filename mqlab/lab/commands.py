@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mqlab.arguments import compare_configs, latency_configs, load_configs, read_config, throughput_configs
 from mqlab.bench.compare import compare
-from mqlab.bench.serve import serve_bench
+from mqlab.bench.comparison import Comparison
+from mqlab.bench.local import check_output, write_output
+from mqlab.bench.serve import save, serve_bench
+from mqlab.bench.serve_result import ServeResult
 from mqlab.config import Settings
 from mqlab.errors import BenchError, ConfigError
 from mqlab.lab.apart import run_apart
@@ -19,11 +23,12 @@ from mqlab.lab.registry import SESSIONS
 from mqlab.lab.running import Running
 from mqlab.lab.serving import served_of, start
 from mqlab.lab.session import Session
-from mqlab.lab.targets import DEFAULT, no_session, session_of, trace_of
+from mqlab.lab.targets import DEFAULT, foreign_engine, is_engine, no_session, session_of, trace_of
 from mqlab.models.fetch import fetch
 from mqlab.probes.options import ProfileConfig
 from mqlab.probes.running import find
-from mqlab.wire.registry import Registry
+from mqlab.wire.registry import Entry, Registry
+from mqlab.wire.spec import Spec
 
 Command = Callable[[argparse.Namespace], Any]
 
@@ -33,23 +38,27 @@ def serve(arguments: argparse.Namespace) -> Session:
     name = arguments.variable
     served = served_of(arguments)
     session = SESSIONS.find(served)
-    begin = time.monotonic()
     if session is not None:
         note = f"already running, {session.where()}, started {session.age_s:.0f} s ago: reused"
     else:
-        note = _replace(name)
-        session = start(served, name)
-        note += f"ready after {time.monotonic() - begin:.1f} s"
+        before = _replace(name)
+        session, note = start(served, name)
+        note = before + note
     SESSIONS.add(name, session, served)
     return _said(session, f"{name} = {session!r}, {note}", arguments)
 
 
 def attach(arguments: argparse.Namespace) -> Session:
     """A session over an engine that runs already."""
-    note = _replace(arguments.variable)
-    session = Session.attach(arguments.target, name=arguments.variable)
-    SESSIONS.add(arguments.variable, session, None)
-    return _said(session, f"{arguments.variable} = {session!r}, {note}attached", arguments)
+    name = arguments.variable
+    entry = foreign_engine(arguments.target)
+    session = SESSIONS.get(name)
+    if session is not None and session.attached and str(entry.pid) in session.addresses and session.state()[0] == "ready":
+        return _said(session, f"{name} = {session!r}, attached already", arguments)
+    session = Session.attach(entry.pid, name=name)
+    note = _replace(name)
+    SESSIONS.add(name, session, None)
+    return _said(session, f"{name} = {session!r}, {note}attached; stopping it leaves the engine running", arguments)
 
 
 def ps(arguments: argparse.Namespace) -> Running:
@@ -60,29 +69,68 @@ def ps(arguments: argparse.Namespace) -> Running:
 
 def stop(arguments: argparse.Namespace) -> None:
     """Stop one session, somebody else's engine, or all."""
-    live = SESSIONS.live()
+    if arguments.all:
+        if arguments.target is not None:
+            raise ConfigError(f"stop takes a target or --all, not both; got {arguments.target!r} and --all")
+        _stop_all()
+        return
     name = arguments.target or DEFAULT
-    if arguments.all and arguments.target is not None:
-        raise ConfigError(f"stop takes a target or --all, not both; got {arguments.target!r} and --all")
-    if not arguments.all and name not in live and not name.isdigit():
+    own = next(((label, one) for label, one in SESSIONS.live().items() if _is_own(name, label, one)), None)
+    if own is not None:
+        _end_session(*own)
+    elif is_engine(name):
+        _end_engine(find(name))
+    else:
         raise no_session(name)
-    for each in live if arguments.all else [name] if name in live else []:
-        live[each].stop()
-        print(f"{each} stopped" if not live[each].attached else f"{each} detached; its engine runs on")
-    for entry in Registry().entries() if arguments.all else [] if name in live else [find(name)]:
-        Registry().stop(entry)
-        print(f"engine {entry.model} (pid {entry.pid}) stopped")
+
+
+def _is_own(target: str, name: str, session: Session) -> bool:
+    """Whether a session is meant; the pid of one that is only attached to means the engine itself."""
+    return target == name or (target in session.addresses and not session.attached)
+
+
+def _stop_all() -> None:
+    live, entries = SESSIONS.live(), Registry().entries()
+    for name, session in live.items():
+        _end_session(name, session)
+    for entry in Registry().entries():
+        _end_engine(entry)
+    if not live and not entries:
+        print("nothing runs")
+
+
+def _end_session(name: str, session: Session) -> None:
+    dead = session.state()[0] == "dead"
+    session.stop()
+    left = "had ended" if dead else "runs on"
+    print(f"{name} detached; its engine {left}" if session.attached else f"{name} stopped")
+
+
+def _end_engine(entry: Entry) -> None:
+    Registry().stop(entry)
+    print(f"engine {entry.model} (pid {entry.pid}) stopped")
 
 
 def bench(arguments: argparse.Namespace) -> Any:
     """Throughput and latency in a process of their own; load on a server, or on a session."""
+    if arguments.bench == "serve":
+        return _load(arguments)
     if arguments.bench == "throughput":
-        engine, workload, dataset, timing = throughput_configs(arguments)
-        return run_apart("mqlab.bench.throughput:throughput", engine=engine, workload=workload, dataset=dataset, timing=timing)
-    if arguments.bench == "latency":
+        engine, config, dataset, timing = throughput_configs(arguments)
+        call = Spec("mqlab.bench.throughput:throughput", {"engine": engine, "workload": config, "dataset": dataset, "timing": timing})
+    else:
         engine, config, timing = latency_configs(arguments)
-        return run_apart("mqlab.bench.latency:latency", engine=engine, config=config, timing=timing)
+        call = Spec("mqlab.bench.latency:latency", {"engine": engine, "config": config, "timing": timing})
+    check_output(config.output_json)
+    result = run_apart(call, quiet=arguments.quiet)
+    write_output(config.output_json, result.as_record())
+    return result
+
+
+def _load(arguments: argparse.Namespace) -> ServeResult:
     load, dataset = load_configs(arguments)
+    if arguments.quiet:
+        load = replace(load, disable_tqdm=True)
     if arguments.session is None:
         result = serve_bench(load, dataset)
     else:
@@ -90,12 +138,20 @@ def bench(arguments: argparse.Namespace) -> Any:
             result = serve_bench(of_session(session.info, load), dataset, session.url, watch=session.pids)
     if not result.good:
         raise BenchError(f"no request succeeded:\n{result}")
+    if load.save_result or load.append_result or load.save_detailed:
+        folder = Path(load.result_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"written to {save(result, folder)}")
     return result
 
 
-def compare_(arguments: argparse.Namespace) -> Any:
+def compare_(arguments: argparse.Namespace) -> Comparison:
     """Arms that differ in one setting, in turns."""
-    return compare(*compare_configs(arguments))
+    engine, config, timing = compare_configs(arguments)
+    check_output(config.output_json)
+    result = compare(engine, config, timing, progress=not arguments.quiet)
+    write_output(config.output_json, result.as_record())
+    return result
 
 
 def profile(arguments: argparse.Namespace) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from mqlab.arguments import Parser, build_parser
 from mqlab.lab.registry import SESSIONS
 from mqlab.models.fetch import KNOWN
 from mqlab.wire.registry import Registry
+
+BENCHES = ("throughput", "latency", "serve")
+_FILES = ("PATH", "FILE", "FOLDER")
 
 
 def complete(line: str) -> list[str]:
@@ -17,17 +21,25 @@ def complete(line: str) -> list[str]:
     Args:
         line: from the command on, up to the cursor: ``"serve smollm2-135m --topo"``.
     """
-    *words, last = line.split(" ")
-    parser, rest = _descend(build_parser("mqlab", notebook=True), [word for word in words if word])
-    return sorted(candidate for candidate in set(_candidates(parser, rest, last)) if candidate.startswith(last))
+    *before, last = line.split(" ")
+    words = [word for word in before if word]
+    if words[:1] == ["bench"] and len(words) > 1 and words[1] not in BENCHES:
+        words[1:2] = ["serve", f"--session={words[1]}"]
+    parser, rest = _descend(build_parser("mqlab", notebook=True), words)
+    option, equals, value = last.partition("=")
+    if equals and option.startswith("-"):
+        return [f"{option}={found}" for found in _beginning(_values(_option(parser, option), value), value)]
+    return _beginning(_candidates(parser, rest, last), last)
 
 
-def _descend(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
+def _beginning(candidates: Iterable[str], start: str) -> list[str]:
+    return sorted({candidate for candidate in candidates if candidate.startswith(start)})
+
+
+def _descend(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.ArgumentParser, Sequence[str]]:
     """The parser of the innermost command that is named, and the words behind that name."""
-    for place, word in enumerate(words):
-        children = _children(parser)
-        if word in children:
-            return _descend(children[word], words[place + 1 :])
+    while words and (child := _children(parser).get(words[0])) is not None:
+        parser, words = child, words[1:]
     return parser, words
 
 
@@ -36,17 +48,45 @@ def _children(parser: argparse.ArgumentParser) -> dict[str, Parser]:
     return {name: child for action in actions for name, child in action.choices.items()}
 
 
-def _candidates(parser: argparse.ArgumentParser, rest: list[str], last: str) -> Iterable[str]:
+def _candidates(parser: argparse.ArgumentParser, rest: Sequence[str], last: str) -> Iterable[str]:
     if children := _children(parser):
         return [*children, *(_targets() if parser.prog.endswith("bench") else ())]
-    before = next((action for action in parser._actions if rest and rest[-1] in action.option_strings), None)
-    if before is not None and before.nargs != 0:
-        return [str(choice) for choice in before.choices or ()]
-    if last.startswith("-"):
+    wanted = _option(parser, rest[-1]) if rest else None
+    if wanted is not None and wanted.nargs != 0:
+        return _values(wanted, last)
+    positional = next((action for action in parser._actions if not action.option_strings), None)
+    if positional is None or last.startswith("-") or _is_given(parser, rest):
         return [option for action in parser._actions for option in action.option_strings]
-    positional = next((action.dest for action in parser._actions if not action.option_strings), None)
-    return {"model": list(KNOWN), "name": list(KNOWN), "target": _targets()}.get(positional or "", [])
+    return _values(positional, last)
+
+
+def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:
+    return next((action for action in parser._actions if name in action.option_strings), None)
+
+
+def _is_given(parser: argparse.ArgumentParser, rest: Sequence[str]) -> bool:
+    """Whether one of the words is neither an option nor the value of one."""
+    before = [None, *(_option(parser, word) for word in rest)]
+    return any(not word.startswith("-") and (one is None or one.nargs == 0) for one, word in zip(before, rest, strict=False))
+
+
+def _values(action: argparse.Action | None, start: str) -> Iterable[str]:
+    if action is None:
+        return []
+    if action.choices:
+        return [str(choice) for choice in action.choices]
+    known = {"model": list(KNOWN), "name": list(KNOWN), "session": [*SESSIONS.live()], "target": _targets()}.get(action.dest, [])
+    files = _paths(start) if action.metavar in _FILES or (action.dest in ("model", "target") and "/" in start) else []
+    return [*known, *files]
 
 
 def _targets() -> list[str]:
     return [*SESSIONS.live(), *(str(entry.pid) for entry in Registry().entries())]
+
+
+def _paths(start: str) -> list[str]:
+    """What lies in the folder that is being typed; a folder ends with a slash."""
+    head, slash, _ = start.rpartition("/")
+    folder = Path(head + slash or ".").expanduser()
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [head + slash + path.name + ("/" if path.is_dir() else "") for path in found]

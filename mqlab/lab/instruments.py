@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,8 @@ from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
 from mqlab.bench.serve import serve_bench
 from mqlab.bench.serve_result import ServeResult
-from mqlab.config import EngineConfig, Settings
-from mqlab.errors import ConfigError
+from mqlab.config import EngineConfig
+from mqlab.errors import ConfigError, ProfileError
 from mqlab.lab.chosen import chosen, load_settings
 from mqlab.lab.dashboard import Dashboard
 from mqlab.lab.hosted import Hosted
@@ -22,7 +21,7 @@ from mqlab.lab.metrics import Metrics
 from mqlab.lab.plots import Plot, plot_throughput
 from mqlab.lab.sampler import as_frame
 from mqlab.lab.view import View
-from mqlab.probes.pyspy import Capture, record
+from mqlab.probes.pyspy import Capture, new_folder, record
 from mqlab.record.operators import TorchCapture
 from mqlab.record.trace import Trace
 
@@ -105,6 +104,7 @@ class Instruments(ABC):
         gil: bool = False,
         folder: str | Path | None = None,
         stop: threading.Event | None = None,
+        until_stopped: bool = False,
     ) -> Capture:
         """Sample the stacks of engine and front together with py-spy while they work.
 
@@ -119,13 +119,16 @@ class Instruments(ABC):
             gil: only the thread that holds the interpreter's lock.
             folder: where stacks, speedscope file and flame graph go; by default a new folder in mqlab's cache.
             stop: setting it ends the capture early.
+            until_stopped: that is no accident: ``seconds`` is only a bound.
 
         Raises:
             ProfileError: the capture could not be taken; says what to change. EngineDeadError, ClientClosedError.
         """
         self._ensure_not_dead()
-        where = Path(folder) if folder else _capture_folder()
-        return record(self._hosted.pids(), seconds, where, rate=rate, idle=idle, native=native, gil=gil, stop=stop)
+        where = Path(folder) if folder else new_folder()
+        return record(
+            self._hosted.pids(), seconds, where, rate=rate, idle=idle, native=native, gil=gil, stop=stop, until_stopped=until_stopped
+        )
 
     def profile_torch(self, seconds: float = 2.0, *, folder: str | Path | None = None) -> TorchCapture:
         """The engine's operators by torch.profiler, while it works: at most its next 20 steps. Blocks; see ``profile``.
@@ -138,14 +141,19 @@ class Instruments(ABC):
             CallError: the engine is profiled already, or runs no torch. EngineDeadError, ClientClosedError.
             ProfileError: no step ran meanwhile.
         """
-        where = Path(folder) if folder else _capture_folder()
+        where = Path(folder) if folder else new_folder()
         where.mkdir(parents=True, exist_ok=True)
         self.call("start_profile", str(where / "torch.trace.json"), "torch")
         try:
             threading.Event().wait(seconds)
         finally:
             path = self.call("stop_profile")
-        return TorchCapture.load(path)
+        capture = TorchCapture.load(path)
+        if not capture.operators:
+            raise ProfileError(
+                f"torch.profiler saw no operator of engine {self._hosted.info.name!r} in {seconds:g} s: send it requests meanwhile"
+            )
+        return capture
 
     # --- measuring
 
@@ -185,7 +193,3 @@ class Instruments(ABC):
         if self._config is None:
             raise ConfigError(f"session {self.name} was not made from an EngineConfig; use mqlab.bench.compare.compare(config, …)")
         return compare(self._config, chosen(CompareConfig, settings))
-
-
-def _capture_folder() -> Path:
-    return Settings.read().cache_dir / "captures" / f"{datetime.now():%Y%m%d-%H%M%S-%f}"

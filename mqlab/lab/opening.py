@@ -7,10 +7,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mqlab.bench.comparison import Comparison
-from mqlab.errors import ConfigError, ProfileError, TraceError
-from mqlab.record.capture import Capture
+from mqlab.errors import ConfigError
+from mqlab.record.archive import SUFFIX as TRACE_SUFFIX
+from mqlab.record.capture import META, Capture
 from mqlab.record.operators import TorchCapture
+from mqlab.record.tables import is_recording
 from mqlab.record.trace import Trace
 
 _SHOWN = (int, float, str, bool)
@@ -49,30 +53,81 @@ def open_saved(path: str) -> Trace | Capture | TorchCapture | Comparison | Saved
     """Whatever mqlab, or a tool whose files it reads, wrote there.
 
     Raises:
-        ConfigError: nothing is there, or nothing that is known.
+        ConfigError: nothing is there, or nothing that is known. TraceError, ProfileError: what is there is damaged.
     """
-    where = Path(path)
-    if not where.exists():
+    where = Path(path).expanduser()
+    if where.is_dir():
+        return _from_folder(where)
+    if not where.is_file():
         raise ConfigError(f"{path} does not exist")
-    if where.suffix == ".json" and (record := _bench_record(where)) is not None:
-        return Comparison.of_record(record) if "verdict" in record else Saved(where, record)
-    problems = []
-    for load in (Trace.load, Capture.load, TorchCapture.load):
-        try:
-            return load(where)
-        except (TraceError, ProfileError) as error:
-            problems.append(str(error))
-    raise ConfigError(f"{path} is nothing that mqlab can show: " + "; ".join(problems))
+    kind = _kind_of(where)
+    if kind is not None:
+        return _from_json(where, kind)
+    capture = Capture.load(where)
+    if not capture.stacks.total:
+        raise _unknown(where, "it holds no stacks")
+    return capture
 
 
-def _bench_record(path: Path) -> dict[str, Any] | None:
-    """A result of a bench; None for other JSON, such as a speedscope file or a Chrome trace."""
+class _Kind(msgspec.Struct):
+    """What tells one JSON file from another: the keys that it has; ``msgspec.UNSET`` for those that it lacks."""
+
+    verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    avg_latency: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    elapsed_time: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    request_throughput: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    profiles: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    traceEvents: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    def has(self, *names: str) -> bool:
+        """Whether it has one of these keys."""
+        return any(getattr(self, name) is not msgspec.UNSET for name in names)
+
+
+def _kind_of(path: Path) -> _Kind | None:
+    """None for a file that is not meant to be JSON."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        return msgspec.json.decode(path.read_bytes(), type=_Kind)
+    except msgspec.MsgspecError as error:
+        if path.suffix == ".json":
+            raise _unknown(path, str(error)) from None
         return None
-    known = {"verdict", "elapsed_time", "avg_latency", "request_throughput"}
-    return record if isinstance(record, dict) and known & record.keys() else None
+
+
+def _from_folder(path: Path) -> Trace | Capture:
+    if path.suffix == TRACE_SUFFIX or is_recording(path):
+        return Trace.load(path)
+    if (path / META).is_file():
+        return Capture.load(path)
+    raise _unknown(path, "it is neither a trace, nor a recording, nor a capture")
+
+
+def _from_json(path: Path, kind: _Kind) -> Capture | TorchCapture | Comparison | Saved:
+    if kind.has("verdict", "avg_latency", "elapsed_time", "request_throughput"):
+        return _result(path, comparison=kind.has("verdict"))
+    if kind.has("profiles"):
+        return Capture.load(path)
+    if kind.has("traceEvents"):
+        capture = TorchCapture.load(path)
+        if capture.operators:
+            return capture
+        raise ConfigError(f"{path} is a Chrome trace without torch's operators; https://ui.perfetto.dev shows it")
+    raise _unknown(path, "it has the keys of no file that is known")
+
+
+def _result(path: Path, *, comparison: bool) -> Comparison | Saved:
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if not comparison:
+        return Saved(path, record)
+    try:
+        return Comparison.of_record(record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unknown(path, f"a comparison that is not whole: {type(error).__name__}: {error}") from error
+
+
+def _unknown(path: Path, why: str) -> ConfigError:
+    known = "a saved trace, a recording, a capture, a speedscope file, folded stacks, a trace of torch.profiler, a bench's JSON"
+    return ConfigError(f"{path} is nothing that mqlab can show ({why}); that would be {known}")
 
 
 def _text(value: Any) -> str:

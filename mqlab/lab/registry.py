@@ -16,7 +16,6 @@ class Served:
     config: EngineConfig
     server: ServerConfig
     timing: Timing
-    record: bool = True
     detach: bool = False
 
 
@@ -27,9 +26,13 @@ class Registry:
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._served: dict[str, Served | None] = {}
 
+    def known(self) -> dict[str, Session]:
+        """Sessions by name, also those that were stopped, as long as somebody holds them."""
+        return dict(sorted(self._sessions.items()))
+
     def live(self) -> dict[str, Session]:
         """Sessions that were not stopped, by name."""
-        return {name: session for name, session in sorted(self._sessions.items()) if not session.stopped}
+        return {name: session for name, session in self.known().items() if not session.stopped}
 
     def find(self, served: Served) -> Session | None:
         """A session that serves just this and is well: busy, too, for an engine in this process answers nobody during a step."""

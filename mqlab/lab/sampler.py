@@ -16,6 +16,7 @@ from mqlab.errors import MqlabError
 from mqlab.lab.readings import Counters, History, Reading
 from mqlab.probes.proc import ProcessSampler
 from mqlab.probes.recording import Recording
+from mqlab.probes.sink import Sink
 from mqlab.types import EngineStats
 
 if TYPE_CHECKING:
@@ -76,13 +77,16 @@ class Sampler:
         """One that reads a recording as well, and looks at processes from outside.
 
         Args:
-            recording: the folder that the run writes into; it becomes an observer there.
+            recording: the folder that the run writes into; it becomes an observer there, unless this process has one already.
             pids: of the run's processes, by role.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        pages, processes = Recording(recording), ProcessSampler(recording, pids)
+        pages = Recording(recording)
+        if Sink.is_open(recording, "observer"):  # another session of this process looks on: two would write the same files
+            return Sampler(stats, pages.read, close=pages.close)
+        processes = ProcessSampler(recording, pids)
 
         def close() -> None:
             processes.close()

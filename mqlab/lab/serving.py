@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +17,10 @@ from mqlab.errors import ConfigError, EngineStartError
 from mqlab.lab.registry import Served
 from mqlab.lab.session import Session
 from mqlab.models.resolve import resolve
-from mqlab.wire.registry import Registry
+from mqlab.wire.registry import Entry, Registry
 
 _POLL_S = 0.05
+_KEPT_LOGS = 20
 _TAIL_BYTES = 4000
 
 
@@ -31,19 +34,32 @@ def served_of(arguments: argparse.Namespace) -> Served:
     if not arguments.detach:
         _check_no_port(server)
     resolve(config.model, Settings.read().cache_dir)
-    return Served(config, server, timing, arguments.record, arguments.detach)
+    return Served(config, server, timing, arguments.detach)
 
 
-def start(served: Served, name: str) -> Session:
-    """A session of this kernel, or one attached to a server that was started to outlive it.
+def start(served: Served, name: str) -> tuple[Session, str]:
+    """A session of this kernel, or one attached to a server that outlives it; and how it came to be, in words.
 
     Raises:
         EngineStartError: it did not start.
     """
     if served.detach:
-        return Session.attach(_detached(served), name=name)
-    server = served.server
-    return Session.of(served.config, server.topology, codec=server.codec, timing=served.timing, name=name, record=served.record)
+        return _detached(served, name)
+    begin = time.monotonic()
+    config, server = served.config, served.server
+    session = Session.of(config, server.topology, codec=server.codec, timing=served.timing, name=name, record=server.record)
+    return session, f"ready after {time.monotonic() - begin:.1f} s"
+
+
+def _detached(served: Served, name: str) -> tuple[Session, str]:
+    begin = time.monotonic()
+    entry = _find_detached(served)
+    if entry is not None:
+        note = f"already running, server pid {entry.pid}, {entry.url}, started {entry.age_s:.0f} s ago: reused"
+    else:
+        entry = _start_detached(served)
+        note = f"server pid {entry.pid}, {entry.url}, ready after {time.monotonic() - begin:.1f} s; %mqlab stop {entry.pid} ends it"
+    return Session.attach(entry.pid, name=name), note
 
 
 def _check_no_port(server: ServerConfig) -> None:
@@ -56,31 +72,64 @@ def _check_no_port(server: ServerConfig) -> None:
             )
 
 
-def _detached(served: Served) -> int:
-    """Start ``mqlab serve`` in a session of its own; its pid, once it can be attached to."""
-    folder = Settings.read().cache_dir / "servers"
+def _folder() -> Path:
+    return Settings.read().cache_dir / "servers"
+
+
+def _line(served: Served) -> list[str]:
+    return serve_line(served.config, served.server, served.timing)
+
+
+def _find_detached(served: Served) -> Entry | None:
+    """A server that some kernel of this user started with the very same command, and that still runs."""
+    for entry in Registry().entries():
+        try:
+            note = json.loads((_folder() / f"{entry.pid}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if note == {"started": entry.started, "line": _line(served)}:
+            return entry
+    return None
+
+
+def _start_detached(served: Served) -> Entry:
+    """Start ``mqlab serve`` in a session of its own; returns once it can be attached to."""
+    folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{datetime.now():%Y%m%d-%H%M%S-%f}.log"
-    command = [sys.executable, "-P", "-m", "mqlab", *serve_line(served.config, served.server, served.timing)]
     with log.open("wb") as sink:
+        command = [sys.executable, "-P", "-m", "mqlab", *_line(served)]
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
     try:
-        _wait_ready(child, log, served.timing.start_timeout)
+        entry = _wait_ready(child, log, served.timing.start_timeout)
     except BaseException:
         child.terminate()
         child.wait()
         raise
-    return child.pid
+    threading.Thread(target=child.wait, name=f"mqlab-server-{child.pid}", daemon=True).start()  # whose child ends is to bury it
+    _tidy(folder)
+    note = json.dumps({"started": entry.started, "line": _line(served)})
+    (folder / f"{child.pid}.json").write_text(note, encoding="utf-8")
+    return entry
 
 
-def _wait_ready(child: subprocess.Popen[bytes], log: Path, timeout: float) -> None:
+def _tidy(folder: Path) -> None:
+    """Forget servers that ended, and all but the newest logs."""
+    running = {str(entry.pid) for entry in Registry().entries()}
+    ended = [path for path in folder.glob("*.json") if path.stem not in running]
+    for path in [*ended, *sorted(folder.glob("*.log"))[:-_KEPT_LOGS]]:
+        path.unlink(missing_ok=True)
+
+
+def _wait_ready(child: subprocess.Popen[bytes], log: Path, timeout: float) -> Entry:
     deadline = time.monotonic() + timeout
-    while Registry().find(str(child.pid)) is None:
+    while (entry := Registry().find(str(child.pid))) is None:
         if child.poll() is not None:
             raise EngineStartError(f"the server ended with status {child.returncode}; its log is {log}", child.returncode, _tail(log))
         if time.monotonic() > deadline:
             raise EngineStartError(f"the server was not ready within {timeout:g} s (start_timeout); its log is {log}", log_tail=_tail(log))
         time.sleep(_POLL_S)
+    return entry
 
 
 def _tail(log: Path) -> str:

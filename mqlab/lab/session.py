@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from mqlab.config import EngineConfig, Settings, Timing
 from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError
@@ -23,9 +23,6 @@ from mqlab.probes.running import find
 from mqlab.record.metadata import write_meta
 from mqlab.types import Completion, EngineStats, Health, ModelInfo, Output, SamplingParams
 from mqlab.wire.wiring import Wiring
-
-if TYPE_CHECKING:
-    pass
 
 GLANCE_S = 1.0
 """How long a picture of the session waits for the session's own loop."""
@@ -55,7 +52,7 @@ class Session(Instruments):
     """
 
     def __init__(self, wiring: Wiring, topology: str = "mq", *, preset: str = "best", name: str = "lab", record: bool = True) -> None:
-        folder = new_recording(Settings.read().cache_dir / "recordings", name) if record else None
+        folder = new_recording(Settings.read().cache_dir.resolve() / "recordings", name) if record else None
         self._take(Hosted(topology, wiring, preset, record=folder), topology, name)
         if folder is not None:
             write_meta(folder, topology=topology, preset=preset, codec=wiring.codec, model=self.info.name, core=str(wiring.core))
@@ -177,6 +174,11 @@ class Session(Instruments):
     def attached(self) -> bool:
         """Whether somebody else runs the engine, so that ``stop`` only detaches."""
         return self._hosted.attached
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """What names its engine, beside its variable: pids, and its URL where it has one."""
+        return frozenset(filter(None, (str(self._hosted.entry.pid), str(self.info.pid), self._hosted.url)))
 
     def where(self) -> str:
         """How it is found, in words: pid, and port where there is one."""

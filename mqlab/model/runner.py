@@ -66,7 +66,7 @@ class TorchRunner:
             tokens = self._round(self._decoder, Plan(tuple(chunk.after(gained) for chunk, gained in on)))
             for (_, gained), token in zip(on, tokens, strict=True):
                 gained.append(token)
-        self._sampled = SampledTokens(tuple(map(tuple, gains)))
+        self._sampled = SampledTokens(tuple(map(tuple, gains)), plan.rounds)
         return self._sampled
 
     def _round(self, decoder: Decoder, plan: Plan) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from mqlab.bars import progress_bar
+from mqlab.config import Settings
 from mqlab.errors import ProfileError
 from mqlab.probes.reserve import reserved
 from mqlab.probes.sampler import Sampler
@@ -27,7 +28,7 @@ from mqlab.record.capture import Capture, How
 from mqlab.record.part import Part
 from mqlab.wire.tracing import allow_tracing
 
-__all__ = ["Capture", "find_binary", "record"]
+__all__ = ["Capture", "find_binary", "new_folder", "record"]
 
 _MAX_SECONDS = 3600
 _MAX_RATE = 1000
@@ -46,6 +47,7 @@ def record(
     children: bool = False,
     progress: bool = False,
     stop: threading.Event | None = None,
+    until_stopped: bool = False,
 ) -> Capture:
     """Sample processes for ``seconds`` and save the capture in ``folder``. Blocks for that long.
 
@@ -63,13 +65,14 @@ def record(
         children: the Python processes below the targets as well.
         progress: show a bar.
         stop: setting it ends the capture early; an interrupt sets it.
+        until_stopped: that is no accident: ``seconds`` is only a bound.
 
     Raises:
         ProfileError: no py-spy, no permission, no such process, or a target is being sampled already: nothing could be sampled.
         KeyboardInterrupt: interrupted before anything was seen.
     """
     named = labelled(targets)
-    how = _checked(How(seconds, rate, idle, native, gil))
+    how = _checked(How(seconds, rate, idle, native, gil, until_stopped))
     binary = find_binary()
     if os.getpid() in named.values():
         allow_tracing()  # py-spy will be a child of this process, and none of its ancestors
@@ -80,6 +83,11 @@ def record(
     if not parts:
         raise ProfileError(failures[0] if failures else "the capture was stopped before it began")
     return Capture(tuple(parts), how, folder, (*failures, *skipped), made).save(folder)
+
+
+def new_folder() -> Path:
+    """Where a capture goes that is given no folder: a new one in mqlab's cache."""
+    return Settings.read().cache_dir / "captures" / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
 
 
 def find_binary() -> Path:

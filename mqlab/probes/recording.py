@@ -7,6 +7,8 @@ import shutil
 from datetime import datetime
 from pathlib import Path
 
+import psutil
+
 from mqlab.probes.sink import COUNTERS_SUFFIX
 from mqlab.wire.counters import CounterPage
 
@@ -53,7 +55,7 @@ class Recording:
 
 
 def new_recording(root: Path, name: str) -> Path:
-    """A new folder ``root/YYYYmmdd-HHMMSS-ffffff-NAME`` to record into; of the others there the newest 19 are kept.
+    """A new folder ``root/YYYYmmdd-HHMMSS-ffffff-NAME`` to record into; of the others there the newest 19 are kept, and those in use.
 
     Raises:
         OSError: it cannot be made.
@@ -62,5 +64,12 @@ def new_recording(root: Path, name: str) -> Path:
     folder.mkdir(parents=True)
     others = sorted(path for path in root.iterdir() if path.is_dir() and _NAME.match(path.name))
     for old in others[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+        if not _in_use(old):
+            shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether a process that writes into it lives."""
+    pids = (path.name.removesuffix(COUNTERS_SUFFIX).rpartition("-")[2] for path in folder.glob(f"*-*{COUNTERS_SUFFIX}"))
+    return any(pid.isdigit() and psutil.pid_exists(int(pid)) for pid in pids)

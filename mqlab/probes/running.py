@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
+import urllib.request
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from mqlab.errors import ConfigError
 from mqlab.probes.recording import Recording
+from mqlab.record.trace import Trace
+from mqlab.wire.native import FrontInfo
 from mqlab.wire.registry import Entry, Registry
+
+_ASK_TIMEOUT_S = 1.0
+_METRICS_TIMEOUT_S = 10.0
 
 
 def find(target: str | None) -> Entry:
@@ -20,28 +30,62 @@ def find(target: str | None) -> Entry:
         ConfigError: there is none, or more than one to choose from.
     """
     registry = Registry()
-    entry = registry.find(target) if target is not None else None
-    if entry is not None:
-        return entry
-    entries = registry.entries()
-    if target is None and len(entries) == 1:
+    if target is None:
+        return only(registry.entries())
+    entry = registry.find(target)
+    if entry is None:
+        raise ConfigError(f"no engine {target!r} is running; {_those(registry.entries())}")
+    return entry
+
+
+def only(entries: Sequence[Entry]) -> Entry:
+    """The one that there is.
+
+    Raises:
+        ConfigError: there is none, or more than one to choose from.
+    """
+    if len(entries) == 1:
         return entries[0]
-    if not entries:
-        raise ConfigError("no engine of this user is running; 'mqlab serve MODEL' starts one")
-    which = "which one?" if target is None else f"no engine {target!r} is running;"
-    raise ConfigError(f"{which} there are:\n{table(entries)}")
+    raise ConfigError(f"which one? {_those(entries)}" if entries else _those(entries))
 
 
 def pids(entry: Entry) -> dict[str, int]:
-    """The engine's processes by role, ``front`` and ``engine``; both may be one."""
-    if entry.recording is not None:
-        found = _recorded(Path(entry.recording))
-        if found:
-            return found
-    if entry.role == "session" and entry.owner_pid != entry.pid and psutil.Process(entry.pid).ppid() == entry.owner_pid:
-        return {"front": entry.owner_pid, "engine": entry.pid}
-    below = [child.pid for child in psutil.Process(entry.pid).children() if "mqlab.wire.boot" in child.cmdline()]
-    return {"front": entry.pid, "engine": below[0] if below else entry.pid}
+    """The engine's processes by role, ``front`` and ``engine``; both may be one. A front that hangs is not waited for.
+
+    Raises:
+        ConfigError: it has just ended.
+    """
+    try:
+        return _recorded(entry) or _told(entry) or _guessed(entry)
+    except psutil.NoSuchProcess:
+        raise ConfigError(f"engine {entry.model!r} (pid {entry.pid}) has just ended") from None
+
+
+def trace_of(entry: Entry) -> Trace:
+    """What an engine recorded so far.
+
+    Raises:
+        ConfigError: it records nothing. TraceError: its recording cannot be read.
+    """
+    if entry.recording is None:
+        raise ConfigError(f"engine {entry.model!r} (pid {entry.pid}) records nothing: it was started with --no-record")
+    return Trace.of(entry.recording)
+
+
+def metrics_of(entry: Entry) -> str:
+    """What its server says at ``/metrics``, in Prometheus' format.
+
+    Raises:
+        ConfigError: it has no server, or that one does not answer.
+    """
+    if entry.url is None:
+        what = f"engine {entry.model!r} (pid {entry.pid}) has no HTTP server"
+        raise ConfigError(f"{what}: it is the session of a notebook, which opens one with .url and shows figures with %mqlab metrics")
+    try:
+        with urllib.request.urlopen(f"{entry.url}/metrics", timeout=_METRICS_TIMEOUT_S) as response:
+            return response.read().decode()
+    except OSError as error:
+        raise ConfigError(f"{entry.url}/metrics does not answer ({error}); 'mqlab ps' shows what runs") from None
 
 
 def table(entries: Sequence[Entry]) -> str:
@@ -51,15 +95,52 @@ def table(entries: Sequence[Entry]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
+def _those(entries: Sequence[Entry]) -> str:
+    return f"there are:\n{table(entries)}" if entries else "no other engine of this user runs; 'mqlab serve MODEL' starts one"
+
+
 def _row(entry: Entry) -> tuple[str, ...]:
     owner = "itself" if entry.owner_pid == entry.pid else f"pid {entry.owner_pid}"
     up = str(timedelta(seconds=round(entry.age_s)))
     return str(entry.pid), up, entry.model, entry.topology, entry.url or "-", owner
 
 
-def _recorded(folder: Path) -> dict[str, int]:
-    recording = Recording(folder)
-    writers = recording.processes()
-    recording.close()
+def _recorded(entry: Entry) -> dict[str, int]:
+    if entry.recording is None:
+        return {}
+    with closing(Recording(Path(entry.recording))) as recording:
+        writers = recording.processes()
     found = {writer.rpartition("-")[0]: pid for writer, pid in writers.items() if psutil.pid_exists(pid)}
-    return {role: found[role] for role in ("front", "engine") if role in found}
+    return {role: found[role] for role in ("front", "engine")} if {"front", "engine"} <= found.keys() else {}
+
+
+def _told(entry: Entry) -> dict[str, int]:
+    """What the front says; nothing where it does not answer."""
+    if entry.socket is None:
+        return {}
+    try:
+        with closing(_UnixConnection(entry.socket)) as front:
+            front.request("GET", "/info")
+            return msgspec.json.decode(front.getresponse().read(), type=FrontInfo).pids
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+        return {}
+
+
+def _guessed(entry: Entry) -> dict[str, int]:
+    """By who started whom."""
+    process = psutil.Process(entry.pid)
+    if entry.role == "session" and process.ppid() == entry.owner_pid:
+        return {"front": entry.owner_pid, "engine": entry.pid}
+    below = [child.pid for child in process.children() if "mqlab.wire.boot" in child.cmdline()]
+    return {"front": entry.pid, "engine": below[0] if below else entry.pid}
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("front", timeout=_ASK_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)

@@ -188,7 +188,7 @@ class Sampler:
         partial = f"partial, {seconds:.1f} of {self._how.seconds} s"
         ended = self._why == _ENDED or ("process exited" in said and seconds < self._how.seconds - LATE_S)
         notes = [
-            (self._why == _STOPPED, f"{partial}: stopped early"),
+            (self._why == _STOPPED and not self._how.until_stopped, f"{partial}: stopped early"),
             (ended, f"{partial}: process {self.pid} ended"),
             (bool(behind), f"py-spy fell up to {max(behind, default=0):.1f} s behind {self._how.rate:g} samples a second: lower the rate"),
             (self._why == _LATE and not behind, f"py-spy was slow and was stopped after {seconds:.1f} s"),

@@ -66,6 +66,12 @@ class Sink:
                 sink = _open[folder, role] = Sink(folder, role)
             return sink
 
+    @staticmethod
+    def is_open(folder: Path, role: str) -> bool:
+        """Whether this process writes there in that role already."""
+        sink = _open.get((folder, role))
+        return sink is not None and not sink.closed
+
     def block(self, *names: str) -> Block:
         """Counters for one thread to write."""
         return self._page.block(*names)

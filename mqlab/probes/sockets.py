@@ -10,83 +10,21 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 import zmq.asyncio
 
-from mqlab.probes.base import NOTHING, attempt, dropped
+from mqlab.probes.base import NOTHING, attempt
 from mqlab.probes.cost import cost_ns
+from mqlab.probes.meter import Direction, Meter, rehearse
 from mqlab.probes.sink import Sink
-from mqlab.record.events import MESSAGE
 
 _SENDERS = frozenset((zmq.PUSH, zmq.DEALER, zmq.ROUTER))
 _RECEIVERS = frozenset((zmq.PULL, zmq.DEALER, zmq.ROUTER))
 # Plain numbers: pyzmq's own are enums, whose operators take longer than all the counting.
 _DONTWAIT = int(zmq.DONTWAIT)
 _SNDMORE = int(zmq.SNDMORE)
-
-
-class Direction(Protocol):
-    """What a socket tells of one direction. Never raises."""
-
-    def note(self, frames: int, size: int, begin_ns: int) -> None:
-        """A whole message went through, in a call that began then; 0 where that says nothing."""
-        ...
-
-    def again(self) -> None:
-        """A call found no room, or no message."""
-        ...
-
-
-class Meter:
-    """The counters and the events of one direction of an edge. One thread; never raises once it is made.
-
-    Args:
-        edge: the last part of the address.
-        direction: ``sent`` or ``received``.
-        cost_ns: what counting one message takes.
-    """
-
-    def __init__(self, sink: Sink, edge: str, direction: str, cost_ns: int) -> None:
-        name = self._name = f"socket.{edge}.{direction}"
-        figures = [f"{name}.{word}" for word in ("messages", "bytes", "frames", "ns", "eagain")]
-        self._block = sink.block(*figures, *(f"probe.{name}.{word}" for word in ("events", "ns", "dropped")))
-        self._log = sink.log(MESSAGE, f"{edge}.{direction}")
-        self._sink = sink  # which lives as long as anything writes there
-        self._cost_ns = cost_ns
-        self._messages = self._bytes = self._frames = self._ns = self._eagain = 0
-
-    def note(self, frames: int, size: int, begin_ns: int) -> None:
-        """See Direction.note."""
-        try:
-            now = monotonic_ns()
-            spent = begin_ns and now - begin_ns
-            self._log.append(now, self._messages, frames, size, spent)
-            self._messages += 1
-            self._bytes += size
-            self._frames += frames
-            self._ns += spent
-            self._write()
-        except Exception as error:
-            self._drop(error)
-
-    def again(self) -> None:
-        """See Direction.again."""
-        try:
-            self._eagain += 1
-            self._write()
-        except Exception as error:
-            self._drop(error)
-
-    def _write(self) -> None:
-        count = self._messages
-        figures = count, self._bytes, self._frames, self._ns, self._eagain
-        self._block.write(*figures, count, count * self._cost_ns, self._log.dropped)
-
-    def _drop(self, error: Exception) -> None:
-        if self._log is not NOTHING:
-            self._log = self._block = dropped(self._name, error)
 
 
 class MeteredSocket(zmq.Socket[bytes]):
@@ -191,9 +129,3 @@ def _meters(folder: Path, role: str, edge: str) -> Callable[[str], Direction]:
         return attempt(f"socket.{edge}.{direction}", lambda: Meter(sink, edge, direction, cost), NOTHING)
 
     return meter
-
-
-def rehearse(sink: Sink) -> Callable[[], object]:
-    """What counting a message adds to a call."""
-    meter = Meter(sink, "scratch", "sent", 0)
-    return lambda: meter.note(1, 100, monotonic_ns())

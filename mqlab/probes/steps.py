@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
-from itertools import chain
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+import numpy as np
+
 from mqlab.engine.core import Core
 from mqlab.plan import InFlight, Plan, Runner, SampledTokens
+from mqlab.probes import meter
 from mqlab.probes.base import attempt, dropped
 from mqlab.probes.cost import cost_ns
 from mqlab.probes.sink import Sink
@@ -19,7 +22,9 @@ from mqlab.record.requests import EngineRow
 from mqlab.types import Call, Delta, Event, ModelInfo, Reply, Request, Step
 from mqlab.wire.spec import Spec
 
-_PARTS = ("schedule_ns", "launch_ns", "device_ns", "sample_ns", "output_ns")
+_SUMS = ("schedule_ns", "launch_ns", "device_ns", "sample_ns", "output_ns", "tokens", "new_tokens")
+_FLUSH_NS = 10_000_000
+_LAUNCHED = 16
 
 
 class Parts:
@@ -32,8 +37,9 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self.flying: deque[Plan] = deque()
-        self.launched: list[Plan] = []
+        # Bounded: a probe that was dropped takes nothing out any more.
+        self.flying: deque[Plan] = deque(maxlen=_LAUNCHED)
+        self.launched: deque[Plan] = deque(maxlen=_LAUNCHED)
         self.launch_ns = self.sample_ns = 0
 
 
@@ -61,15 +67,25 @@ class MeteredRunner:
 
 
 class MeteredFlight:
-    """Times the wait for a step. ``scheduled_ns`` is how long ``begin`` took, with the launch."""
+    """Times ``begin`` and the wait of one step after the other; there is one for each core, for a step begins only when the last has ended.
 
-    __slots__ = ("_inner", "begin_ns", "scheduled_ns", "wait_ns")
+    Attributes:
+        begin_ns: when ``begin`` was called; begun_ns: how long it took, with the launch; wait_ns: how long the wait took.
+    """
 
-    def __init__(self, inner: InFlight, begin_ns: int) -> None:
+    __slots__ = ("_inner", "begin_ns", "begun_ns", "wait_ns")
+
+    _inner: InFlight
+    begin_ns: int
+    begun_ns: int
+    wait_ns: int
+
+    def begun(self, inner: InFlight, begin_ns: int) -> MeteredFlight:
+        """The core has launched ``inner``."""
         self._inner = inner
         self.begin_ns = begin_ns
-        self.scheduled_ns = monotonic_ns() - begin_ns
-        self.wait_ns = 0
+        self.begun_ns = monotonic_ns() - begin_ns
+        return self
 
     def wait(self) -> SampledTokens:
         """The inner flight's tokens."""
@@ -82,6 +98,8 @@ class MeteredFlight:
 class StepProbe:
     """Counters, events and lines about steps. Same thread rules as the core.
 
+    A step is only put by; every 10 ms, and when the core has nothing more to do, what is put by is written.
+
     Args:
         cost_ns: what one step costs.
     """
@@ -90,58 +108,69 @@ class StepProbe:
         self._sink = sink
         self._parts = parts
         self._cost_ns = cost_ns
-        names = [f"step.{name}" for name in ("count", *_PARTS, "tokens", "new_tokens")]
-        names += ["request.scheduled", "request.queue_ns", "probe.steps.events", "probe.steps.ns", "probe.steps.dropped"]
-        self._block = sink.block(*names)
+        names = ["step.count", *(f"step.{name}" for name in _SUMS), "request.scheduled", "request.queue_ns"]
+        self._block = sink.block(*names, "probe.steps.events", "probe.steps.ns", "probe.steps.dropped")
         self._log = sink.log(STEP)
         self._lines = sink.lines()
         self._added: dict[str, int] = {}
-        self._count = self._tokens = self._new = self._scheduled = self._queue = 0
-        self._schedule = self._launch = self._device = self._sample = self._output = 0
+        self._rows = array("q")
+        self._scheduled_rows: list[EngineRow] = []
+        self._due_ns = 0
+        self._sums = np.zeros(len(STEP.columns), np.int64)
+        self._count = self._scheduled = self._queue_ns = 0
 
     def added(self, request: Request) -> None:
         """A request waits for its first step."""
         self._added[request.id] = monotonic_ns()
 
     def aborted(self, ids: tuple[str, ...]) -> None:
-        """These wait no more."""
+        """These wait no more; nor may there be another step."""
         for id in ids:
             self._added.pop(id, None)
+        self._flush()
 
-    def step(self, flight: MeteredFlight, landed_ns: int, sampled: SampledTokens, events: list[Event]) -> None:
-        """A step is done; its tokens were there at ``landed_ns``."""
-        output = monotonic_ns() - landed_ns
-        parts, new = self._parts, len(tuple(chain.from_iterable(sampled.tokens)))
+    def step(self, flight: MeteredFlight, landed_ns: int, sampled: SampledTokens, events: list[Event], busy: bool) -> None:
+        """A step is done; its tokens were there at ``landed_ns``. ``busy``: another will follow."""
+        now = monotonic_ns()
+        parts, new = self._parts, sampled.count
         launch, sample = parts.launch_ns, parts.sample_ns
         parts.launch_ns = parts.sample_ns = 0
-        schedule, device = flight.scheduled_ns - launch, flight.wait_ns - sample
         sequences, tokens = _size(parts.flying.popleft(), new) if parts.flying else (len(sampled.tokens), new)
-        self._log.append(flight.begin_ns, schedule, launch, device, sample, output, sequences, tokens, new)
-        self._count = count = self._count + 1
-        self._schedule += schedule
-        self._launch += launch
-        self._device += device
-        self._sample += sample
-        self._output += output
-        self._tokens += tokens
-        self._new += new
-        if self._added:
+        durations = flight.begun_ns - launch, launch, flight.wait_ns - sample, sample, now - landed_ns
+        self._rows.extend((flight.begin_ns, *durations, sequences, tokens, new))
+        if self._added and _may_be_new(parts.launched, events, self._added):
             self._note_scheduled(flight.begin_ns, _planned(parts.launched) or _newest(events, self._added))
         parts.launched.clear()
-        durations = self._schedule, self._launch, self._device, self._sample, self._output
-        requests = self._scheduled, self._queue
-        self._block.write(count, *durations, self._tokens, self._new, *requests, count, count * self._cost_ns, self._log.dropped)
+        if now > self._due_ns or not busy:
+            self._due_ns = now + _FLUSH_NS
+            self._flush()
 
     def close(self) -> None:
-        """Close the files."""
-        self._sink.close()
+        """Write what is put by, and close the files; idempotent."""
+        if not self._sink.closed:
+            self._flush()
+            self._sink.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(STEP.columns))
+            self._sums += rows.sum(axis=0)
+            self._count += len(rows)
+            self._log.extend(memoryview(self._rows).cast("B"))
+            self._rows = array("q")
+        if self._scheduled_rows:
+            self._lines.write(self._scheduled_rows)
+            self._scheduled_rows = []
+        count = self._count
+        _, *durations, _, tokens, new = self._sums.tolist()
+        requests = self._scheduled, self._queue_ns
+        self._block.write(count, *durations, tokens, new, *requests, count, count * self._cost_ns, self._log.dropped)
 
     def _note_scheduled(self, begin_ns: int, ids: Iterable[str]) -> None:
         rows = [EngineRow(id, self._added.pop(id), begin_ns) for id in ids if id in self._added]
-        if rows:
-            self._lines.write(rows)
-            self._scheduled += len(rows)
-            self._queue += sum(begin_ns - row.added_ns for row in rows)
+        self._scheduled_rows += rows
+        self._scheduled += len(rows)
+        self._queue_ns += sum(begin_ns - row.added_ns for row in rows)
 
 
 class MeteredCore:
@@ -155,7 +184,7 @@ class MeteredCore:
     def __init__(self, core: Core, probe: StepProbe) -> None:
         self._core = core
         self._probe = probe
-        self._flight: MeteredFlight | None = None
+        self._flight = MeteredFlight()
         self.info: ModelInfo = core.info
         self.calls: Mapping[str, Callable[..., Any]] = core.calls
 
@@ -192,17 +221,14 @@ class MeteredCore:
     def begin(self) -> InFlight:
         """Start a step."""
         begin = monotonic_ns()
-        flight = self._flight = MeteredFlight(self._core.begin(), begin)
-        return flight
+        return self._flight.begun(self._core.begin(), begin)
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
         """Account a step."""
         landed = monotonic_ns()
         events = self._core.finish(sampled)
-        flight = self._flight
-        assert flight is not None
         try:
-            self._probe.step(flight, landed, sampled, events)
+            self._probe.step(self._flight, landed, sampled, events, self._core.has_work)
         except Exception as error:
             self._drop(error)
         return events
@@ -210,7 +236,10 @@ class MeteredCore:
     def close(self) -> None:
         """Close the core inside."""
         self._core.close()
-        self._probe.close()
+        try:
+            self._probe.close()
+        except Exception as error:
+            self._drop(error)
 
     def _drop(self, error: Exception) -> None:
         self._probe = dropped("steps", error)
@@ -229,6 +258,7 @@ def build(*, core: Spec, wraps: tuple[Spec, ...], folder: Path) -> Core:
 
 
 def _meter(core: Core, inner: Core, folder: Path) -> Core:
+    cost_ns(meter.rehearse)  # before the threads start that will open sockets: the engine is not ready yet
     parts = Parts()
     metered = MeteredCore(core, StepProbe(Sink.of(folder, "engine"), parts, cost_ns(rehearse)))
     meter_runner(inner, parts)
@@ -260,7 +290,15 @@ def _size(plan: Plan, new: int) -> tuple[int, int]:
     return len(plan.chunks), sum(len(chunk.tokens) for chunk in plan.chunks) + new - len(plan.sampling)
 
 
-def _planned(plans: list[Plan]) -> list[str]:
+def _may_be_new(plans: Iterable[Plan], events: Iterable[Event], waiting: Container[str]) -> bool:
+    """Whether a request was in a step for the first time: those come last, in a plan as in a Step. A glance, for most steps have none."""
+    for plan in plans:
+        if plan.chunks[-1].id in waiting:
+            return True
+    return any(type(event) is Step and event.deltas[-1].id in waiting for event in events)
+
+
+def _planned(plans: Iterable[Plan]) -> list[str]:
     return [chunk.id for plan in plans for chunk in plan.chunks]
 
 
@@ -300,11 +338,11 @@ class _StillCore:
         return []
 
 
-_STILL, _FLIGHT = SampledTokens(()), _StillFlight()
+_STILL, _FLIGHT = SampledTokens(((1,),) * 64), _StillFlight()
 
 
 def rehearse(sink: Sink) -> Callable[[], object]:
-    """A step of a core that does nothing."""
+    """A step of 64 sequences, of a core that does nothing."""
     still: Any = _StillCore()
     core = MeteredCore(still, StepProbe(sink, Parts(), 0))
     return lambda: core.finish(core.begin().wait())

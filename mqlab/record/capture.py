@@ -41,6 +41,7 @@ class How:
         idle: threads that wait are in it as well.
         native: C frames are in it as well.
         gil: only threads that hold the interpreter's lock are in it.
+        until_stopped: to be ended by whoever began it; ``seconds`` is then only a bound.
     """
 
     seconds: int = 0
@@ -48,6 +49,7 @@ class How:
     idle: bool = False
     native: bool = False
     gil: bool = False
+    until_stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,13 +154,14 @@ class Capture:
     def title(self) -> str:
         """What the flame graph shows, in a line."""
         what = "holding the GIL" if self.how.gil else "of all threads" if self.how.idle else "of running threads"
-        span = f" in {self.how.seconds} s" if self.how.seconds else ""
+        seconds = max((part.seconds for part in self.parts), default=0.0) or self.how.seconds
+        span = f" in {seconds:.1f} s" if seconds else ""
         return f"{self.stacks.total} samples{span} {what}"
 
     def __repr__(self) -> str:
         errors = sum(part.errors for part in self.parts)
         doubts = f", {errors} samples failed" if errors else ""
-        return f"Capture({', '.join(part.role for part in self.parts)}: {self.title}{doubts}, {self.path})"
+        return f"Capture({', '.join(part.role for part in self.parts)}: {self.title}{doubts}, {self.path.name})"
 
     def __str__(self) -> str:
         lines = [f"{share.own:7.1%} {share.total:7.1%}  {share.frame}" for share in self.top()]

@@ -92,6 +92,21 @@ class EventLog:
         self._pack(self._window, at, *row)
         self._at = at + self._row_bytes
 
+    def extend(self, rows: memoryview) -> None:
+        """Add whole rows of int64, given as bytes: for many a tenth of the work of ``append``.
+
+        Raises:
+            OSError: the disk is full, or the file is gone.
+        """
+        while rows:
+            if self._at == self._end and not self._grow():
+                self.dropped += len(rows) // self._row_bytes
+                return
+            part = rows[: self._end - self._at]
+            self._window[self._at : self._at + len(part)] = part
+            self._at += len(part)
+            rows = rows[len(part) :]
+
     def close(self) -> None:
         """Give back the room that was not used; idempotent. Nothing may be appended afterwards."""
         if self._window is None:

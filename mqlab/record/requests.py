@@ -15,7 +15,7 @@ SUFFIX = ".requests.jsonl"
 
 
 class FrontRow(msgspec.Struct, frozen=True):
-    """A finished request as the front saw it: stamps in ns, the stamp and the number of tokens of each delta.
+    """A finished request as the front saw it: stamps in ns, the stamp and the number of tokens of each delta; no numbers: one each.
 
     A stamp of 0 is none: an aborted request may have no first token.
     """
@@ -28,7 +28,12 @@ class FrontRow(msgspec.Struct, frozen=True):
     output_tokens: int = 0
     finish: str = ""
     token_ns: list[int] = []
-    token_counts: list[int] = []
+    token_counts: list[int] | None = None
+
+    @property
+    def counts(self) -> list[int]:
+        """Tokens of each delta."""
+        return [1] * len(self.token_ns) if self.token_counts is None else self.token_counts
 
 
 class EngineRow(msgspec.Struct, frozen=True):
@@ -114,7 +119,7 @@ def _join(front: tuple[str, FrontRow] | None, engine: tuple[str, EngineRow] | No
         row |= {"engine": writer, **_fields(seen), "queue_ms": _ms(seen.added_ns, seen.scheduled_ns)}
     if front is not None:
         writer, done = front
-        row |= {"writer": writer, **_fields(done), **_latencies(done)}
+        row |= {"writer": writer, **_fields(done), "token_counts": done.counts, **_latencies(done)}
     return row
 
 

@@ -11,9 +11,10 @@ import msgspec
 from starlette.types import Receive, Send
 
 from mqlab.client.base import BaseClient
+from mqlab.client.boundary import as_failure
 from mqlab.client.slot import merge
-from mqlab.errors import CallError, ClientClosedError, EngineDeadError, InvalidRequest, RequestError
-from mqlab.types import Abort, Call, Command, Dead, Delta, Event, Failure, Reply, Request, Step
+from mqlab.errors import CallError, ClientClosedError, EngineDeadError, RequestError
+from mqlab.types import Abort, Call, Command, Dead, Delta, Event, Reply, Request, Step
 from mqlab.wire.codecs import MsgpackCodec
 from mqlab.wire.native import Unframer, frame
 
@@ -119,7 +120,9 @@ class ServerChannel:
         except (EngineDeadError, ClientClosedError):
             pass  # told by _mourn, to all
         except Exception as error:
-            self._outbox.put(Delta(id, [], finish="error", error=_failure(error)))
+            if not isinstance(error, RequestError):
+                _LOG.error("a request failed", exc_info=error)
+            self._outbox.put(Delta(id, [], finish="error", error=as_failure(error)))
 
     async def _call(self, call: Call) -> None:
         try:
@@ -143,10 +146,3 @@ class ServerChannel:
             await send({"type": "http.response.body", "body": body, "more_body": True})
             if type(events[-1]) is Dead:
                 return
-
-
-def _failure(error: Exception) -> Failure:
-    if isinstance(error, RequestError):
-        return Failure("invalid" if isinstance(error, InvalidRequest) else "failed", str(error))
-    _LOG.error("a request failed", exc_info=error)
-    return Failure("failed", f"{type(error).__name__}: {error}")

@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +22,8 @@ from mqlab.errors import EngineDeadError
 from mqlab.front.frontend import Frontend
 from mqlab.front.textmodel import TextModel
 from mqlab.models.resolve import resolve
+from mqlab.probes.recording import new_recording
+from mqlab.record.metadata import write_meta
 from mqlab.server.app import build_app
 from mqlab.server.host import Host
 from mqlab.server.listener import listen, url
@@ -56,37 +59,44 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
         ConfigError: port taken, unknown topology. ModelError. EngineStartError. EngineDeadError: the engine died.
     """
     with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener, contextlib.ExitStack() as cleanup:
-        client = make_client(server.topology, wiring or _wiring(engine, server, timing), log_to_terminal=True)
+        recording = new_recording(Settings.read().cache_dir / "recordings", "serve") if server.record else None
+        client = make_client(server.topology, _wiring(engine, server, timing, wiring, recording), log_to_terminal=True)
         _publish(client, cleanup)
         Registry().entries()  # a registry that cannot be used is told before anything slow begins
         _raise_file_limit()
         # A tokenizer that cannot be read is found before the weights are, which takes longer.
         text = TextModel.load(resolve(engine.model, Settings.read().cache_dir)) if wiring is None else None
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(client, text, server, listener))
+            runner.run(_serve(client, text, server, listener, recording))
     return 0
 
 
-def _wiring(engine: EngineConfig, server: ServerConfig, timing: Timing) -> Wiring:
-    return Wiring.of(engine, codec=server.codec, timing=timing)
+def _wiring(engine: EngineConfig, server: ServerConfig, timing: Timing, given: Wiring | None, recording: Path | None) -> Wiring:
+    wiring = given or Wiring.of(engine, codec=server.codec, timing=timing)
+    if recording is None:
+        return wiring
+    write_meta(recording, engine=asdict(engine), server=asdict(server))
+    return wiring.recorded(recording)
 
 
-async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfig, listener: socket.socket) -> None:
+async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfig, listener: socket.socket, recording: Path | None) -> None:
     signals = Signals()
     try:
         if not await signals.interrupts(client.start()):
             state = ServerState(Frontend(client, text) if text else Frontend.of(client))
-            await _serve_ready(client, server, listener, state, signals)
+            await _serve_ready(client, server, listener, state, signals, recording)
     finally:
         await client.close()
 
 
-async def _serve_ready(client: BaseClient, server: ServerConfig, listener: socket.socket, state: ServerState, signals: Signals) -> None:
+async def _serve_ready(
+    client: BaseClient, server: ServerConfig, listener: socket.socket, state: ServerState, signals: Signals, recording: Path | None
+) -> None:
     address = url(server.host, listener)
     host = Host(build_app(state), listener)
     await host.start()
     try:
-        async with _attachable(client, server, address):
+        async with _attachable(client, server, address, recording):
             print(f"mqlab serving {state.model} on {address} (topology {client.shape.name}, engine pid {client.info.pid})", flush=True)
             state.draining = await signals.interrupts(_until_dead(client))
             if state.draining:
@@ -102,12 +112,12 @@ async def _serve_ready(client: BaseClient, server: ServerConfig, listener: socke
 
 
 @contextlib.asynccontextmanager
-async def _attachable(client: BaseClient, server: ServerConfig, address: str) -> AsyncIterator[None]:
+async def _attachable(client: BaseClient, server: ServerConfig, address: str, recording: Path | None) -> AsyncIterator[None]:
     """While the block runs, other processes find this one, and attach to its engine."""
     assert client.run_folder is not None, "an engine process has one, an engine in this process was given one"
-    door = await Door.open(client, client.run_folder, url=address)
+    door = await Door.open(client, client.run_folder, url=address, recording=recording)
     try:
-        with Registry().known(_entry(client.info, client.run_folder, server.topology, address)):
+        with Registry().known(_entry(client.info, client.run_folder, server.topology, address, recording)):
             yield
     finally:
         await door.close()
@@ -122,10 +132,19 @@ def _publish(client: BaseClient, cleanup: contextlib.ExitStack) -> None:
         client.publish(run_dir.path)
 
 
-def _entry(model: ModelInfo, folder: Path, topology: str, address: str) -> Entry:
+def _entry(model: ModelInfo, folder: Path, topology: str, address: str, recording: Path | None) -> Entry:
     pid = os.getpid()
     socket = str(folder / SOCKET)
-    return Entry.of(pid, role="serve", model=model.name, topology=topology, url=address, socket=socket, owner_pid=pid)
+    return Entry.of(
+        pid,
+        role="serve",
+        model=model.name,
+        topology=topology,
+        url=address,
+        socket=socket,
+        owner_pid=pid,
+        recording=None if recording is None else str(recording),
+    )
 
 
 async def _until_dead(client: BaseClient) -> None:

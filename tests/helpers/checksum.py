@@ -62,7 +62,7 @@ class ChecksumRunner:
         plan = flight.plan.resolved(self.sampled)
         gains = [self.run(chunk) for chunk in plan.chunks]
         self.flights.popleft()
-        self.sampled = SampledTokens(tuple(tokens for chunk, tokens in zip(plan.chunks, gains, strict=True) if chunk.samples))
+        self.sampled = SampledTokens(tuple(tokens for chunk, tokens in zip(plan.chunks, gains, strict=True) if chunk.samples), plan.rounds)
         return self.sampled
 
     @property

@@ -20,10 +20,10 @@ from processes import gone
 from waiting import until_sync
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 
 TOKEN = "browser-tests"
-VIEW = {"width": 1280, "height": 900}
+VIEW: ViewportSize = {"width": 1280, "height": 900}
 RUN_S = 240.0
 """The longest that a shipped notebook may take here; waits for events use it, so a quick machine never spends it."""
 
@@ -36,6 +36,10 @@ READY = """() => {
     const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
     return kernel?.connectionStatus === "connected" && kernel.status === "idle";
 }"""
+FAILURES = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells]
+    .flatMap(cell => cell.toJSON().outputs ?? [])
+    .filter(output => output.output_type === "error")
+    .map(output => `${output.ename}: ${output.evalue}`)"""
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/lab")
 NOT_OURS = (
     # The page asks for a favicon and a workspace that a new server does not have yet.
@@ -65,7 +69,11 @@ def jupyterlab(folder: Path) -> Iterator[Lab]:
         path = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
-    environment = {"JUPYTERLAB_SETTINGS_DIR": settings, "JUPYTERLAB_WORKSPACES_DIR": folder / "workspaces", "IPYTHONDIR": folder / "ipython"}
+    environment = {
+        "JUPYTERLAB_SETTINGS_DIR": settings,
+        "JUPYTERLAB_WORKSPACES_DIR": folder / "workspaces",
+        "IPYTHONDIR": folder / "ipython",
+    }
     options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", f"--IdentityProvider.token={TOKEN}"]
     options += [f"--ServerApp.root_dir={root}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None"]
     options += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
@@ -114,8 +122,8 @@ class Notebook:
         return self.page.locator(".jp-CodeCell").nth(cell).locator(".jp-Cell-outputArea").inner_text().strip()
 
     def failures(self) -> list[str]:
-        """The texts of all error outputs."""
-        return self.page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']").all_inner_texts()
+        """Every error output, as name and message."""
+        return self.page.evaluate(FAILURES)
 
     def menu(self, name: str, item: str) -> None:
         """Choose an item of the menu bar."""
@@ -136,14 +144,19 @@ class Notebook:
 
     def theme(self, name: str) -> None:
         """``light`` or ``dark``."""
-        self.page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {name.title()}")
+        self.page.evaluate(
+            "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {name.title()}"
+        )
         self.page.locator(f"body[data-jp-theme-light='{'true' if name == 'light' else 'false'}']").wait_for(state="attached")
 
     def screenshot(self, path: Path) -> None:
         """All of the notebook, however long."""
         path.parent.mkdir(parents=True, exist_ok=True)
         height = self.page.evaluate("Math.max(...[...document.querySelectorAll('.jp-WindowedPanel-outer')].map(one => one.scrollHeight))")
-        self.page.set_viewport_size({**VIEW, "height": min(int(height) + 150, 16_000)})
+        whole: ViewportSize = {"width": VIEW["width"], "height": min(int(height) + 150, 16_000)}
+        self.page.set_viewport_size(whole)
+        self.page.evaluate("document.querySelectorAll('.jp-WindowedPanel-outer').forEach(one => one.scrollTo(0, 0))")
+        self.page.wait_for_function("[...document.querySelectorAll('.jp-WindowedPanel-outer')].every(one => one.scrollTop === 0)")
         self.page.screenshot(path=path)
         self.page.set_viewport_size(VIEW)
 
@@ -162,7 +175,7 @@ class Notebook:
 @contextmanager
 def opened(browser: Browser, lab: Lab, name: str) -> Iterator[Notebook]:
     """A notebook of the server's folder with its kernel ready. Errors of the console fail it at the end."""
-    context = browser.new_context(viewport=VIEW)  # type: ignore[arg-type]
+    context = browser.new_context(viewport=VIEW)
     page = context.new_page()
     page.on("dialog", lambda dialog: dialog.accept())
     notebook = Notebook(page, lab)

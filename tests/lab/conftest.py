@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from processes import gone
+from traitlets.config import Config
 from waiting import until_sync
 
-from mqlab.config import Timing
+from mqlab.config import EngineConfig, Timing
+from mqlab.lab.registry import SESSIONS
 from mqlab.lab.session import Session
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
@@ -40,6 +44,51 @@ def start(model_folder: Path) -> Iterator[Start]:
     yield start
     for session in started:
         session.stop()
+
+
+Magic = Callable[[str], str]
+
+
+@contextmanager
+def running_shell(model_folder: Path, folder: Path) -> Iterator[InteractiveShell]:
+    """A shell with the extension, whose ``serve`` starts echo engines instead of real ones; one with ``--max-num-seqs 1`` fails."""
+
+    def echo(config: EngineConfig, topology: str = "mq", *, name: str = "lab", record: bool = True, **_: Any) -> Session:
+        factory = "no_such_factory" if config.max_num_seqs == 1 else "build"
+        core = Spec(f"mqlab.engine.echo:{factory}", {"path": str(model_folder), "max_num_seqs": config.max_num_seqs})
+        session = Session(Wiring(core, timing=FAST), topology, name=name, record=record)
+        session._config = replace(config, model="echo")
+        return session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(folder))
+        patch.setattr(Session, "of", staticmethod(echo))
+        shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}), colors="nocolor")
+        shell.run_line_magic("load_ext", "mqlab")
+        yield shell
+    for session in SESSIONS.live().values():
+        session.stop()
+    shell.reset(new_session=False)
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def shell(model_folder: Path, tmp_path: Path) -> Iterator[InteractiveShell]:
+    """A shell of this test."""
+    with running_shell(model_folder, tmp_path) as shell:
+        yield shell
+
+
+@pytest.fixture
+def magic(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Magic:
+    """Runs ``%mqlab …`` and returns what it printed."""
+
+    def magic(line: str) -> str:
+        capsys.readouterr()
+        shell.run_line_magic("mqlab", line)
+        return capsys.readouterr().out
+
+    return magic
 
 
 class Kernel:

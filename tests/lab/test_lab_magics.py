@@ -4,60 +4,23 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 from waiting import until_sync
 
-from mqlab.config import EngineConfig, Timing
+from mqlab.config import EngineConfig, ServerConfig, Timing
 from mqlab.errors import ConfigError, EngineStartError, ModelError
 from mqlab.lab.registry import SESSIONS, Registry, Served
 from mqlab.lab.session import Session
 from mqlab.types import SamplingParams
-from mqlab.wire.spec import Spec
-from mqlab.wire.wiring import Wiring
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, model_folder: Path, tmp_path: Path) -> Iterator[InteractiveShell]:
-    """A shell with the extension, whose ``serve`` starts echo engines instead of real ones."""
-
-    def echo(config: EngineConfig, topology: str = "mq", *, name: str = "lab", **_: Any) -> Session:
-        factory = "no_such_factory" if config.max_num_seqs == 1 else "build"
-        wiring = Wiring(Spec(f"mqlab.engine.echo:{factory}", {"path": str(model_folder), "max_num_seqs": config.max_num_seqs}))
-        return Session(wiring, topology, name=name)
-
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    monkeypatch.setattr(Session, "of", staticmethod(echo))
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
-    shell.run_line_magic("load_ext", "mqlab")
-    yield shell
-    for session in SESSIONS.live().values():
-        session.stop()
-    shell.reset(new_session=False)
-    InteractiveShell.clear_instance()
-
 
 Magic = Callable[[str], str]
 Start = Callable[..., Session]
-
-
-@pytest.fixture
-def magic(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Magic:
-    """Runs ``%mqlab …`` and returns what it printed."""
-
-    def magic(line: str) -> str:
-        capsys.readouterr()
-        shell.run_line_magic("mqlab", line)
-        return capsys.readouterr().out
-
-    return magic
 
 
 def test_serve_binds_a_session(shell: InteractiveShell, magic: Magic) -> None:
@@ -83,7 +46,7 @@ def test_the_same_again_is_reused_and_says_so(shell: InteractiveShell, magic: Ma
 def test_a_busy_session_is_reused(start: Start) -> None:
     """A long prompt on a CPU is a long step, even under inproc no reason to look away."""
     lab, registry = start("inproc", device_time=1.0), Registry()
-    served = Served(EngineConfig(), "inproc", "msgpack", Timing())
+    served = Served(EngineConfig(), ServerConfig(topology="inproc"), Timing())
     registry.add("lab", lab, served)
     answer = lab._running().thread.submit(lab._running().front.complete("Hello", SamplingParams(max_tokens=1)))
     until_sync(lambda: lab.health().phase == "step")

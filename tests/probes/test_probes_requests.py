@@ -58,7 +58,7 @@ async def test_every_request_and_every_token(tmp_path: Path, topology: str) -> N
     assert read_tokens == [front[f"r{i}"]["output_tokens"] for i in range(20)] == list(range(1, 21))
     for id, row in front.items():
         assert row["finish"] == "length" and row["prompt_tokens"] == 3
-        assert sum(row["token_counts"]) == row["output_tokens"] and len(row["token_counts"]) == len(row["token_ns"])
+        assert row["token_counts"] is None and row["output_tokens"] == len(row["token_ns"])
         assert [row["first_ns"], row["last_ns"]] == [row["token_ns"][0], row["token_ns"][-1]]
         stamps = [row["arrived_ns"], engine[id]["added_ns"], engine[id]["scheduled_ns"], *row["token_ns"]]
         assert stamps == sorted(stamps), "one clock for all processes"

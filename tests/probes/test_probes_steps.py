@@ -45,7 +45,8 @@ class _Flight:
         self._runner, self._inner = runner, inner
 
     def wait(self) -> SampledTokens:
-        return SampledTokens(self._runner.sampler(self._inner.wait().tokens))
+        sampled = self._inner.wait()
+        return SampledTokens(self._runner.sampler(sampled.tokens), sampled.rounds)
 
 
 def engine_core() -> Core:
@@ -198,7 +199,7 @@ def test_a_probe_that_fails_is_dropped_and_the_core_goes_on(
         raise OSError(28, "No space left on device")
 
     core = metered(tmp_path, "echo_core")
-    monkeypatch.setattr(EventLog, "append", full)
+    monkeypatch.setattr(EventLog, "extend", full)
     core.add(ask("a"))
     core.add(ask("b"))
     assert {answer.finish for answer in drain(core).answers.values()} == {"length"}

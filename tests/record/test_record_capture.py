@@ -188,7 +188,7 @@ def test_a_capture_shows_itself(tmp_path: Path) -> None:
         "pid 11",
     ):
         assert expected in text
-    assert "100 samples in 1 s of running threads, 2 samples failed" in repr(saved)
+    assert "100 samples in 1.0 s of running threads, 2 samples failed" in repr(saved)
     assert "process 13 is not running" in str(saved) and "step (mqlab/engine/core.py)" in str(saved)
 
 

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,26 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)])
     assert done.returncode == -signal.SIGKILL
     assert len(read_events(tmp_path / "front-1.loop.events").rows) == 3000
+
+
+@given(st.lists(st.integers(0, 3000), max_size=4), st.integers(1, 3))
+def test_many_rows_at_once_are_as_good_as_one_by_one(tmp_path_factory: pytest.TempPathFactory, counts: list[int], windows: int) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    room = windows * 2048
+    logs = [EventLog(folder, "front-1", PAIR, label, limit_bytes=room * 16) for label in ("one", "many")]
+    number = 0
+    for count in counts:
+        rows = [(number + i + 1, -i) for i in range(count)]
+        number += count
+        for row in rows:
+            logs[0].append(*row)
+        logs[1].extend(memoryview(array("q", [value for row in rows for value in row])).cast("B"))
+    one, many = (read_events(folder / file_name("front-1", PAIR, label)).rows.tolist() for label in ("one", "many"))
+    assert one == many
+    assert len(one) == min(number, room)
+    assert logs[0].dropped == logs[1].dropped == max(number - room, 0)
+    for log in logs:
+        log.close()
 
 
 @given(st.integers(0, 100), st.integers(1, 15))

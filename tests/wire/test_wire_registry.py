@@ -19,7 +19,7 @@ from mqlab.errors import ConfigError
 from mqlab.wire.registry import Entry, Registry, start_time
 from mqlab.wire.rundir import RunDir
 
-SLEEPER = "import sys, time; print('up', flush=True); time.sleep(600)"
+SLEEPER = "import signal; print('up', flush=True); signal.pause()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
 
 
