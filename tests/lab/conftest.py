@@ -36,9 +36,9 @@ def start(model_folder: Path) -> Iterator[Start]:
     """
     started: list[Session] = []
 
-    def start(topology: str = "mq", *, wiring: Mapping[str, Any] = MappingProxyType({}), **core: Any) -> Session:
+    def start(topology: str = "mq", *, wiring: Mapping[str, Any] = MappingProxyType({}), record: bool = True, **core: Any) -> Session:
         spec = Spec("mqlab.engine.echo:build", {"path": str(model_folder), **core})
-        started.append(Session(Wiring(spec, timing=FAST, **wiring), topology))
+        started.append(Session(Wiring(spec, timing=FAST, **wiring), topology, record=record))
         return started[-1]
 
     yield start

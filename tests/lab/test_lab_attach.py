@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -100,13 +102,22 @@ def test_several_must_be_told_apart_and_any_can_be_ended(server: Process, second
     assert magic("stop") == "lab detached; its engine had ended\n"
 
 
-def test_stop_all_ends_own_and_others(second: Process, shell: InteractiveShell, magic: Magic) -> None:
+@pytest.fixture
+def secluded(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A runtime folder that no other engine is known in."""
+    with tempfile.TemporaryDirectory(dir=runtime_dir) as folder:
+        monkeypatch.setenv("MQLAB_RUNTIME", folder)
+        yield
+
+
+@pytest.mark.usefixtures("secluded")
+def test_stop_all_ends_own_and_others(model_folder: Path, tmp_path: Path, shell: InteractiveShell, magic: Magic) -> None:
     magic("serve smollm2-135m -o own")
     own = shell.user_ns["own"]
-    others = [entry for entry in Registry().entries() if entry.owner_pid != os.getpid()]
-    printed = magic("stop --all")
-    assert "own stopped" in printed and all(f"(pid {entry.pid}) stopped" in printed for entry in others)
-    assert own.stopped and second.popen.wait(10) == 0
+    with running(echo_command(model_folder, topology="inproc"), tmp_path) as other:
+        pid = other.wait_ready().popen.pid
+        assert magic("stop --all") == f"own stopped\nengine echo (pid {pid}) stopped\n"
+        assert own.stopped and other.popen.wait(10) == 0
     assert magic("stop --all") == "nothing runs\n" and Registry().entries() == []
 
 
@@ -152,6 +163,7 @@ def test_a_detached_server_outlives_its_session_and_is_found_again(shell: Intera
     pid = lab._hosted.entry.pid
     try:
         assert f"server pid {pid}" in printed and f"%mqlab stop {pid} ends it" in printed and lab.url in printed
+        port = lab.url.rpartition(":")[2]
         assert lab.attached and lab.generate_sync("ab12", max_tokens=2, ignore_eos=True).usage.completion_tokens == 2
         assert "already running" in magic(line) and shell.user_ns["lab"] is lab
         assert magic("stop") == "lab detached; its engine runs on\n"
@@ -159,15 +171,13 @@ def test_a_detached_server_outlives_its_session_and_is_found_again(shell: Intera
         again = magic(line)
         assert "reused" in again and f"server pid {pid}" in again and shell.user_ns["lab"].info.pid == lab.info.pid
         with pytest.raises(EngineStartError, match="is taken"):
-            magic(f"serve {tiny} --detach -o other --port {lab.url.rpartition(':')[2]}")
+            magic(f"serve {tiny} --detach -o other --port {port}")
     finally:
         assert "stopped" in magic(f"stop {pid}")
     assert gone(pid) and gone(lab.info.pid) and shell.user_ns["lab"].state()[0] == "dead"
 
 
 def test_what_was_served_from_a_config_can_be_profiled_by_operator(tiny: Path) -> None:
-    import threading
-
     with Session.of(EngineConfig(model=str(tiny)), "inproc", timing=Timing(stop_grace=0.5)) as lab:
         done = threading.Event()
 
