@@ -10,17 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mqlab.arguments import (
-    HelpShown,
-    build_parser,
-    compare_configs,
-    latency_configs,
-    load_configs,
-    read_config,
-    serve_configs,
-    throughput_configs,
-)
+from mqlab.arguments import build_parser, compare_configs, latency_configs, load_configs, serve_configs, throughput_configs
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
+from mqlab.flags import HelpShown, read_config
 from mqlab.probes.options import ProfileConfig
 
 Command = Callable[[], int]

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -22,12 +22,12 @@ import msgspec
 import numpy as np
 import uvloop
 
+from mqlab.bench import local
 from mqlab.bench.affinity import pin
 from mqlab.bench.arms import Arm
-from mqlab.bench.cpu import CpuWatch
+from mqlab.bench.cpu import CpuReport
 from mqlab.client.base import EngineClient
 from mqlab.errors import MqlabError
-from mqlab.front.frontend import Frontend
 from mqlab.record.stats import steady_window
 from mqlab.topologies import make_client
 from mqlab.types import ModelInfo, Request, SamplingParams
@@ -35,9 +35,6 @@ from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
 _READY_LIMIT = 1 << 20
-
-Consume = Callable[[Request, "array[int]"], Awaitable["array[int]"]]
-"""Runs one request to its end: appends (stamp_ns, number of new tokens) pairs, gives all its tokens."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -96,11 +93,11 @@ async def _serve(arm: Arm, answer: Callable[[Answer], object]) -> None:
     lines = await _stdin()
     async with make_client(arm.topology, wiring_of(arm), preset=arm.preset, **arm.options) as client:
         pin(arm.cores, {"front": os.getpid(), "engine": client.info.pid})
-        consume = _with_text(client) if arm.detokenize != "none" else _tokens_only(client)
+        generate = local.generating(client, text=arm.detokenize != "none")
         answer(Answer(info=client.info))
         while line := await lines.readline():
             work = msgspec.json.decode(line, type=Work)
-            running = asyncio.ensure_future(measure(client, consume, work, arm.concurrency))
+            running = asyncio.ensure_future(measure(client, generate, work, arm.concurrency))
             ended = asyncio.ensure_future(_until_end(lines))
             await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
@@ -124,21 +121,19 @@ async def _until_end(lines: asyncio.StreamReader) -> None:
 
 def wiring_of(arm: Arm) -> Wiring:
     """What the arm's layout is wired with."""
-    make = Wiring.echo if arm.engine.model == "echo" else Wiring.of
-    wiring = replace(make(arm.engine, codec=arm.codec, timing=arm.timing), output=arm.output)
+    wiring = replace(local.wiring_of(arm.engine, arm.codec, arm.timing), output=arm.output)
     if arm.detokenize == "engine":
         wiring = replace(wiring, wraps=(*wiring.wraps, Spec("mqlab.engine.detokenize:DetokenizingCore")))
     return wiring if arm.record is None else wiring.recorded(arm.record)
 
 
-async def measure(client: EngineClient, consume: Consume, work: Work, concurrency: int) -> Run:
+async def measure(client: EngineClient, generate: local.Generate, work: Work, concurrency: int) -> Run:
     """One run: all requests at once, or ``concurrency`` at a time."""
     requests = make_requests(work, client.info)
     stamps = [array("q") for _ in requests]
-    apart = {"engine": client.info.pid} if client.info.pid != os.getpid() else {}
-    with CpuWatch({"front": os.getpid(), **apart}) as watch:
-        starts, tokens = await _run_all(consume, requests, stamps, concurrency)
-    return summarise(starts, stamps, tokens, watch.report.elapsed_s, watch.report.share, watch.report.foreign)
+    with local.watch(client) as cpu:
+        starts, outputs = await _run_all(generate, requests, stamps, concurrency)
+    return summarise(starts, stamps, outputs, cpu.report)
 
 
 def make_requests(work: Work, info: ModelInfo) -> list[Request]:
@@ -149,7 +144,9 @@ def make_requests(work: Work, info: ModelInfo) -> list[Request]:
     return [Request(f"{work.seed}-{index}", prompt, params) for index, prompt in enumerate(prompts)]
 
 
-async def _run_all(consume: Consume, requests: list[Request], stamps: list[array[int]], concurrency: int) -> tuple[list[int], list[str]]:
+async def _run_all(
+    generate: local.Generate, requests: list[Request], stamps: list[array[int]], concurrency: int
+) -> tuple[list[int], list[str]]:
     """Start stamps and digests of the outputs, in the order of the requests."""
     gate = asyncio.Semaphore(concurrency or len(requests))
     starts = [0] * len(requests)
@@ -157,49 +154,29 @@ async def _run_all(consume: Consume, requests: list[Request], stamps: list[array
     async def one(index: int) -> str:
         async with gate:
             starts[index] = time.monotonic_ns()
-            tokens = await consume(requests[index], stamps[index])
+            tokens = await _consume(generate(requests[index]), stamps[index])
         return hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest()
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(index)) for index in range(len(requests))]
-    return starts, [task.result() for task in tasks]
+    return starts, await local.all_of([one(index) for index in range(len(requests))])
 
 
-def _tokens_only(client: EngineClient) -> Consume:
-    async def consume(request: Request, stamps: array[int]) -> array[int]:
-        tokens: array[int] = array("q")
-        async with aclosing(client.generate(request)) as deltas:
-            async for delta in deltas:
-                stamps.extend((time.monotonic_ns(), len(delta.tokens)))
-                tokens.extend(delta.tokens)
-        return tokens
-
-    return consume
+async def _consume(stream: AsyncGenerator[local.Piece, None], stamps: array[int]) -> array[int]:
+    """Read one request to its end: appends (stamp_ns, number of new tokens) pairs, gives all its tokens."""
+    tokens: array[int] = array("q")
+    async with aclosing(stream) as pieces:
+        async for piece in pieces:
+            stamps.extend((time.monotonic_ns(), len(piece.tokens)))
+            tokens.extend(piece.tokens)
+    return tokens
 
 
-def _with_text(client: EngineClient) -> Consume:
-    front = Frontend.of(client)
-
-    async def consume(request: Request, stamps: array[int]) -> array[int]:
-        tokens: array[int] = array("q")
-        async with aclosing(front.generate(list(request.prompt), request.params, request_id=request.id)) as outputs:
-            async for output in outputs:
-                stamps.extend((time.monotonic_ns(), len(output.tokens)))
-                tokens.extend(output.tokens)
-        return tokens
-
-    return consume
-
-
-def summarise(
-    starts: list[int], stamps: list[array[int]], outputs: list[str], elapsed_s: float, cpu: dict[str, float], foreign: float
-) -> Run:
+def summarise(starts: list[int], stamps: list[array[int]], outputs: list[str], cpu: CpuReport) -> Run:
     """The figures of a run from its stamps.
 
     Args:
         starts: when each request was handed over, ns.
         stamps: for each request, (stamp_ns, number of new tokens) pairs.
-        cpu: CPUs used, by process.
+        outputs: digests.
     """
     events = [np.asarray(one, dtype=np.int64).reshape(-1, 2) for one in stamps]
     first = np.array([one[0, 0] for one in events])
@@ -209,15 +186,15 @@ def summarise(
     many = counts > 1
     tpot = (last - first)[many] / (counts - 1)[many] / 1e6
     return Run(
-        elapsed_s=elapsed_s,
+        elapsed_s=cpu.elapsed_s,
         output_tokens=total,
-        output_tokens_per_s=total / elapsed_s,
+        output_tokens_per_s=total / cpu.elapsed_s,
         steady_tokens_per_s=_steady(np.array(starts), last, np.concatenate(events)),
         ttft_ms=float(np.median(first - np.array(starts)) / 1e6),
         tpot_ms=float(np.median(tpot)) if many.any() else 0.0,
-        cpu_us_per_token=sum(cpu.values()) * elapsed_s * 1e6 / total,
-        cpu=cpu,
-        foreign=foreign,
+        cpu_us_per_token=sum(cpu.share.values()) * cpu.elapsed_s * 1e6 / total,
+        cpu=cpu.share,
+        foreign=cpu.foreign,
         outputs=outputs,
     )
 

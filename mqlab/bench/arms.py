@@ -14,7 +14,6 @@ from mqlab.bench.compare_options import AXES, CompareConfig
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import ConfigError
 from mqlab.topologies import TOPOLOGIES, layout_options
-from mqlab.types import ModelInfo
 
 CONTROL = "without probes"
 _ENGINE = {one.name: one for one in fields(EngineConfig)}
@@ -44,9 +43,10 @@ class Arm:
     record: Path | None = None
 
     def as_record(self) -> dict[str, Any]:
-        """What belongs beside its numbers."""
+        """What belongs beside its numbers; ``recording`` is below the recordings of the cache."""
         names = ("topology", "preset", "codec", "output", "detokenize", "concurrency", "cores")
-        return {name: getattr(self, name) for name in names} | {"options": dict(self.options), "recorded": self.record is not None}
+        recording = None if self.record is None else "/".join(self.record.parts[-2:])
+        return {name: getattr(self, name) for name in names} | {"options": dict(self.options), "recording": recording}
 
 
 def make_arms(engine: EngineConfig, config: CompareConfig, timing: Timing) -> list[Arm]:
@@ -68,20 +68,6 @@ def make_arms(engine: EngineConfig, config: CompareConfig, timing: Timing) -> li
     if len(arms) < 2:
         raise ConfigError(f"there is nothing to compare: {', '.join(arm.label for arm in arms)} is the only arm; name two values or more")
     return arms
-
-
-def check_fits(config: CompareConfig, info: ModelInfo) -> None:
-    """Refuse requests that an engine could not hold.
-
-    Raises:
-        ConfigError: names lengths and limit.
-    """
-    room = min(info.max_model_len, info.max_prompt_len + 1)
-    if config.input_len + config.output_len > room:
-        raise ConfigError(
-            f"--input-len={config.input_len} and --output-len={config.output_len} do not fit {info.name!r}, which holds {room} tokens: "
-            "shorten them, or raise --max-model-len or --num-kv-blocks"
-        )
 
 
 def _knobs(config: CompareConfig) -> dict[str, list[str]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import pickle
 import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
@@ -24,15 +24,17 @@ from tqdm import tqdm
 from mqlab.bars import progress_bar
 from mqlab.bench.affinity import parse_cores
 from mqlab.bench.arm import Answer, Run, Work
-from mqlab.bench.arms import CONTROL, Arm, check_fits, make_arms
+from mqlab.bench.arms import CONTROL, Arm, make_arms
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
+from mqlab.bench.local import ECHO, check_fits
+from mqlab.bench.output import check_output, tell, write_output
 from mqlab.client.sync import LoopThread
 from mqlab.config import EngineConfig, Settings, Timing
-from mqlab.errors import ConfigError, EngineStartError, MqlabError
+from mqlab.errors import BenchError, EngineStartError
 from mqlab.models.resolve import resolve
 from mqlab.probes.recording import new_recording
-from mqlab.record.metadata import environment
+from mqlab.record.metadata import environment, write_meta
 from mqlab.types import ModelInfo
 
 _LINE_LIMIT = 64 << 20
@@ -45,18 +47,20 @@ def compare(engine: EngineConfig, config: CompareConfig, timing: Timing | None =
 
     Raises:
         ConfigError: nothing to compare, or a setting that an arm refuses. EngineStartError: an arm never became ready.
-        MqlabError: an arm failed while it ran; nothing is left running then.
+        BenchError: an arm failed while it ran. Nothing is left running then.
     """
-    arms = _all_arms(engine, config, timing or Timing())
-    if engine.model != "echo":
-        resolve(engine.model, Settings.read().cache_dir)
+    plain = make_arms(engine, config, timing or Timing())
+    for arm in plain:
+        _check(arm)
+    arms = _all_arms(plain, control=config.control)
     thread = LoopThread("mqlab-compare")
     try:
         seed = secrets.randbits(31)
         runs = thread.run(_run(arms, config, seed, progress))
     finally:
         thread.close()
-    return Comparison([arm.label for arm in arms], runs, config, {"seed": seed, "arms": [arm.as_record() for arm in arms], **environment()})
+    meta = {"seed": seed, "engine": asdict(engine), "arms": [arm.as_record() for arm in arms], **environment()}
+    return Comparison([arm.label for arm in arms], runs, config, meta)
 
 
 def main(engine: EngineConfig, config: CompareConfig, timing: Timing) -> int:
@@ -68,24 +72,34 @@ def main(engine: EngineConfig, config: CompareConfig, timing: Timing) -> int:
     Raises:
         as ``compare``; ConfigError as well for a file that cannot be written.
     """
-    if config.output_json is not None and not Path(config.output_json).resolve().parent.is_dir():
-        raise ConfigError(f"--output-json={config.output_json!r}: its folder does not exist; make it first")
+    tell(engine.notes)
+    check_output(config.output_json)
     result = compare(engine, config, timing)
     print(result)
-    if config.output_json is not None:
-        Path(config.output_json).write_text(json.dumps(result.as_record(), indent=2) + "\n", encoding="utf-8")
+    write_output(config.output_json, result.as_record())
     return 3 if result.void else 0
 
 
-def _all_arms(engine: EngineConfig, config: CompareConfig, timing: Timing) -> list[Arm]:
-    """The arms, recorded by the light probes, and behind them the baseline without probes."""
-    plain = make_arms(engine, config, timing)
-    for arm in plain:
-        if arm.cores is not None:
-            parse_cores(arm.cores)
-    root = Settings.read().cache_dir / "recordings"
-    arms = [replace(arm, record=new_recording(root, "compare")) for arm in plain]
-    return [*arms, replace(plain[0], label=f"{plain[0].label} {CONTROL}")] if config.control else arms
+def _check(arm: Arm) -> None:
+    """Find out before any engine starts what would keep this arm's from starting; a model that is not here is fetched."""
+    if arm.cores is not None:
+        parse_cores(arm.cores)
+    if arm.engine.model != ECHO:
+        resolve(arm.engine.model, Settings.read().cache_dir)
+
+
+def _all_arms(plain: Sequence[Arm], *, control: bool) -> list[Arm]:
+    """The arms, each recorded by the light probes in a folder of its own, and behind them the baseline without probes."""
+    folder = new_recording(Settings.read().cache_dir.resolve() / "recordings", "compare")
+    arms = [replace(arm, record=_recording(folder, number, arm)) for number, arm in enumerate(plain)]
+    return [*arms, replace(plain[0], label=f"{plain[0].label} {CONTROL}")] if control else arms
+
+
+def _recording(folder: Path, number: int, arm: Arm) -> Path:
+    own = folder / f"arm-{number}"
+    own.mkdir()
+    write_meta(own, run=f"{folder.name} {arm.label}", arm=arm.as_record(), engine=asdict(arm.engine))
+    return own
 
 
 async def _run(arms: Sequence[Arm], config: CompareConfig, seed: int, progress: bool) -> list[list[Run]]:
@@ -103,13 +117,15 @@ async def _run(arms: Sequence[Arm], config: CompareConfig, seed: int, progress: 
                     bar.set_postfix_str(process.label)
                     done.append(await process.run(work))
                     bar.update()
+        for process in processes:
+            process.dismiss()
         return runs
 
 
 async def _started(stack: contextlib.AsyncExitStack, arm: Arm, config: CompareConfig, bar: tqdm) -> ArmProcess:
     bar.set_postfix_str(arm.label)
     process = await stack.enter_async_context(_launched(arm))
-    check_fits(config, await process.ready())
+    check_fits(config.input_len, config.output_len, await process.ready())
     bar.update()
     return process
 
@@ -142,8 +158,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(_END_S):
             await process.wait()
     except TimeoutError:
-        process.kill()
-        await process.wait()
+        pass
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 class ArmProcess:
@@ -168,20 +187,26 @@ class ArmProcess:
         await self._write(pickle.dumps(sys.path) + pickle.dumps(self._arm))
         answer = await self._answer()
         if answer.info is None:
-            raise EngineStartError(f"arm {self.label!r}: {answer.error or 'it ended'}", self._process.returncode, self._tail())
+            raise EngineStartError(f"arm {self.label!r}: {answer.error or self._end()}", None, "" if answer.error else self._tail())
         return answer.info
 
     async def run(self, work: Work) -> Run:
         """One run.
 
         Raises:
-            MqlabError: it failed.
+            BenchError: it failed.
         """
         await self._write(msgspec.json.encode(work) + b"\n")
         answer = await self._answer()
         if answer.run is None:
-            raise MqlabError(f"arm {self.label!r} failed while it ran: {answer.error or self._tail() or 'it ended without a word'}")
+            why = answer.error or f"{self._end()}\n{self._tail()}".strip()
+            raise BenchError(f"arm {self.label!r} failed while it ran: {why}")
         return answer.run
+
+    def dismiss(self) -> None:
+        """Let it end, without waiting for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     async def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -196,6 +221,12 @@ class ArmProcess:
             return msgspec.json.decode(line, type=Answer)
         await self._process.wait()
         return Answer()
+
+    def _end(self) -> str:
+        code = self._process.returncode
+        if code == -signal.SIGKILL:
+            return "its process was killed; where nobody did that, memory ran out: compare fewer arms, or lower --kv-cache-gb"
+        return f"its process ended with exit code {code}"
 
     def _tail(self) -> str:
         self._log.seek(0)

@@ -14,25 +14,26 @@ import numpy as np
 from mqlab.bench.arm import Run
 from mqlab.bench.arms import CONTROL
 from mqlab.bench.compare_options import METRICS, CompareConfig
-from mqlab.record.plot import Plot
+from mqlab.bench.show import foreign_warning
+from mqlab.record.plot import SKY, VERMILION, Plot, subplots
 from mqlab.record.stats import DRIFT_LIMIT, Interval, bootstrap_ci, bootstrap_ratio, drift, drifts
 
 if TYPE_CHECKING:
     import pandas
 
-FOREIGN_LIMIT = 0.10
-"""Share of the machine that others may use before the figures are called into question."""
+_SLACK = 0.02
+"""By how much the promise of an interval may fall short of ``confidence`` before it is said."""
 
 _MORE_IS_BETTER = ("output_tokens_per_s", "steady_tokens_per_s")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One arm: the metric's median with its interval, and how many times the baseline that is, round by round."""
+    """One arm: the metric's median with its interval, and how many times the baseline that is, round by round; None where one is 0."""
 
     arm: str
     value: Interval
-    ratio: Interval
+    ratio: Interval | None
     foreign: float
     cpu: dict[str, float]
 
@@ -88,44 +89,46 @@ class Comparison:
         return Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low, ratio.confidence)
 
     def differing(self) -> dict[str, int]:
-        """Requests of an arm, over all rounds, whose tokens were not the baseline's."""
+        """Requests of an arm, the control too, over all rounds, whose tokens were not the baseline's."""
         if self._differing is not None:
             return self._differing
         base = self.runs[self.baseline]
-        return {label: sum(map(_differing, runs, base)) for label, runs in self.runs.items() if label != self.baseline}
+        return {label: sum(map(_differing, runs, base)) for label, runs in self._all_runs().items() if label != self.baseline}
 
     @property
-    def void(self) -> str:
+    def void(self) -> list[str]:
         """Why nothing may be concluded; empty where it may."""
-        wrong = {label: count for label, count in self.differing().items() if count}
-        if wrong:
-            of = self.config.num_prompts * len(self.runs[self.baseline])
-            return "outputs differ from the baseline's: " + ", ".join(f"{label} in {n} of {of} requests" for label, n in wrong.items())
-        return ""
+        wrong = [f"{label} in {count}" for label, count in self.differing().items() if count]
+        of = self.config.num_prompts * len(self.runs[self.baseline])
+        differ = [f"outputs differ from the baseline's: {', '.join(wrong)} of {of} requests"] if wrong else []
+        nothing = [label for label, runs in self.runs.items() if not _values(runs, self.config.metric).all()]
+        short = (
+            f"{METRICS[self.config.metric]}: 0 in a run of {', '.join(nothing)}, which is too short: raise --num-prompts or --output-len"
+        )
+        return [*differ, *([short] if nothing else [])]
 
+    @property
     def warnings(self) -> list[str]:
         """What speaks against the figures without voiding them."""
-        found = []
         values = _values(self.runs[self.baseline], self.config.metric)
-        if drifts(values):
-            found.append(f"the baseline drifted by {drift(values):+.0%} over the rounds (the limit is {DRIFT_LIMIT:.0%}): run it again")
         foreign = float(np.median([run.foreign for runs in self.runs.values() for run in runs]))
-        if foreign > FOREIGN_LIMIT:
-            found.append(f"other processes used {foreign:.0%} of the machine (more than {FOREIGN_LIMIT:.0%})")
-        return found
+        return [*_drift_warning(values), *self._few_rounds(len(values)), *foreign_warning(foreign)]
 
     @property
     def verdict(self) -> str:
-        """The finding, with its interval, in one sentence."""
+        """The finding, with its interval, in one sentence; it says so where it is void, or where there are warnings."""
         if self.void:
-            return f"void: {self.void}"
+            return f"void: {'; '.join(self.void)}"
+        return ("doubtful: " if self.warnings else "") + self._finding()
+
+    def _finding(self) -> str:
         others = sorted((row for row in self.rows() if row.arm != self.baseline), key=self._badness)
         what = f"({METRICS[self.config.metric]}, {self.config.rounds} rounds)"
         each = ", ".join(f"{row.arm} {_times(row.ratio)}" for row in others)
-        if all(1.0 in row.ratio for row in others):
+        if not any(map(_differs, others)):
             return f"no difference from {self.baseline} that this run can tell: {each} {what}"
         best, *rest = others
-        if 1.0 in best.ratio or (best.ratio.value < 1) == (self.config.metric in _MORE_IS_BETTER):
+        if not _differs(best) or self._badness(best) > self._badness(None):
             return f"nothing beats {self.baseline}: {each} {what}"
         also = "; " + ", ".join(f"{row.arm} {_times(row.ratio)}" for row in rest) if rest else ""
         return f"{best.arm} {_times(best.ratio)} {self.baseline}{also} {what}"
@@ -151,7 +154,7 @@ class Comparison:
             "verdict": self.verdict,
             "void": self.void,
             "differing": self.differing(),
-            "warnings": self.warnings(),
+            "warnings": self.warnings,
             "metric": self.config.metric,
             "rows": [asdict(row) for row in self.rows()],
             "probe_cost": asdict(cost) if cost else None,
@@ -162,16 +165,13 @@ class Comparison:
 
     def plot(self) -> Plot:
         """Each arm's runs as dots, its median and interval as a bar, in the order of the arms."""
-        from matplotlib.figure import Figure
-
         rows = self.rows()
-        figure = Figure(figsize=(7.5, 1.1 + 0.55 * len(rows)), layout="constrained", facecolor="white")
-        axes = figure.subplots()
+        figure, axes = subplots(7.5, 1.1 + 0.55 * len(rows))
         for place, row in enumerate(reversed(rows)):
             values = _values(self.runs[row.arm], self.config.metric)
-            axes.plot(values, np.full(len(values), place), "o", color="#56B4E9", alpha=0.7, label="runs" if not place else None)
+            axes.plot(values, np.full(len(values), place), "o", color=SKY, alpha=0.7, label="runs" if not place else None)
             error = [[row.value.value - row.value.low], [row.value.high - row.value.value]]
-            axes.errorbar(row.value.value, place, xerr=error, fmt="D", color="#D55E00", capsize=5, label="median" if not place else None)
+            axes.errorbar(row.value.value, place, xerr=error, fmt="D", color=VERMILION, capsize=5, label="median" if not place else None)
         axes.set_yticks(range(len(rows)), [row.arm for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.set_xlabel(METRICS[self.config.metric])
@@ -182,8 +182,9 @@ class Comparison:
 
     def __str__(self) -> str:
         lines = [self.verdict, ""]
-        head = f"{'arm':<28} {METRICS[self.config.metric]:>34}   × {self.baseline}"
-        lines += [head, *(f"{row.arm:<28} {row.value!s:>34}   {_times(row.ratio)}" for row in self.rows())]
+        width = max(map(len, self.runs))
+        head = f"{'arm':<{width}} {METRICS[self.config.metric]:>34}   × {self.baseline}"
+        lines += [head, *(f"{row.arm:<{width}} {row.value!s:>34}   {_times(row.ratio)}" for row in self.rows())]
         return "\n".join([*lines, *self._notes()])
 
     def __repr__(self) -> str:
@@ -209,17 +210,28 @@ class Comparison:
         values, confidence = _values(runs, name), self.config.confidence
         cpu = {who: float(np.median([run.cpu[who] for run in runs])) for who in runs[0].cpu}
         foreign = float(np.median([run.foreign for run in runs]))
-        ratio = bootstrap_ratio(values, base, confidence=confidence)
+        ratio = bootstrap_ratio(values, base, confidence=confidence) if values.all() and base.all() else None
         return Row(label, bootstrap_ci(values, confidence=confidence), ratio, foreign, cpu)
 
-    def _badness(self, row: Row) -> float:
-        return -row.ratio.value if self.config.metric in _MORE_IS_BETTER else row.ratio.value
+    def _badness(self, row: Row | None) -> float:
+        """In which order arms are named; None is the baseline."""
+        ratio = row.ratio.value if row and row.ratio else 1.0
+        return -ratio if self.config.metric in _MORE_IS_BETTER else ratio
+
+    def _few_rounds(self, rounds: int) -> list[str]:
+        """The range of n runs holds the true median in all but 2 of 2ⁿ cases, and no interval is wider."""
+        holds = 1 - 2 * 0.5**rounds
+        if holds >= self.config.confidence - _SLACK:
+            return []
+        return [
+            f"intervals of {rounds} rounds hold the truth in {holds:.0%} of cases at most, not {self.config.confidence:.0%}: raise --rounds"
+        ]
 
     def _notes(self) -> list[str]:
         cost = self.probe_cost()
         probes = [f"probes cost {cost.value:.1%} [{cost.low:.1%}, {cost.high:.1%}] of {self.baseline}'s tokens/s"] if cost else []
         same = [] if self.void else ["all arms gave the same tokens"]
-        return [*same, *probes, *(f"warning: {warning}" for warning in self.warnings())]
+        return [*same, *probes, *(f"warning: {warning}" for warning in self.warnings)]
 
 
 def _without_outputs(run: Run) -> dict[str, Any]:
@@ -234,8 +246,18 @@ def _differing(run: Run, base: Run) -> int:
     return sum(one != other for one, other in zip(run.outputs, base.outputs, strict=True))
 
 
-def _times(ratio: Interval) -> str:
-    return f"{ratio.value:.2f}× [{ratio.low:.2f}–{ratio.high:.2f}]"
+def _drift_warning(values: np.ndarray) -> list[str]:
+    if not values.all() or not drifts(values):
+        return []
+    return [f"the baseline drifted by {drift(values):+.0%} over the rounds (the limit is {DRIFT_LIMIT:.0%}): run it again"]
+
+
+def _differs(row: Row) -> bool:
+    return row.ratio is not None and 1.0 not in row.ratio
+
+
+def _times(ratio: Interval | None) -> str:
+    return "–" if ratio is None else f"{ratio.value:.2f}× [{ratio.low:.2f}–{ratio.high:.2f}]"
 
 
 def _wrapped(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from mqlab.bench.messages import Record
+from mqlab.bench.load.messages import Record
 
 CountedBy = Literal["usage", "ids", "tokenizer", "events"]
 CountTokens = Callable[[str], int]
@@ -112,7 +112,8 @@ def measure(
 
 
 def _count(record: Record, count_tokens: CountTokens | None) -> tuple[int, CountedBy]:
-    if record.output_tokens is not None:
+    some = record.output_tokens or len(record.event_ns) < 2  # servers that do not count send zeros, whatever they said
+    if record.output_tokens is not None and some:
         return record.output_tokens, "usage"
     if record.event_tokens:
         return sum(record.event_tokens), "ids"

@@ -18,19 +18,9 @@ import uvloop
 from mqlab.bars import progress_bar
 from mqlab.bench.datasets import load_samples, prompt_ids
 from mqlab.bench.latency_result import LatencyResult
-from mqlab.bench.local import (
-    check_fits,
-    check_output,
-    count_tokens,
-    encoder_of,
-    started,
-    tell,
-    tokenizer_of,
-    watch,
-    wiring_of,
-    write_output,
-)
+from mqlab.bench.local import all_of, check_fits, count_tokens, encoder_of, started, tokenizer_of, watch, wiring_of
 from mqlab.bench.options import DatasetConfig, LatencyConfig
+from mqlab.bench.output import check_output, tell, write_output
 from mqlab.client.base import EngineClient
 from mqlab.config import EngineConfig, Timing
 from mqlab.record.metadata import environment
@@ -85,7 +75,7 @@ async def measure(wiring: Wiring, engine: EngineConfig, config: LatencyConfig) -
             latencies = await _run(client, "batches", config.num_iters, prompts, config)
     return LatencyResult(
         latencies_s=tuple(latencies),
-        config=config.as_record(),
+        workload=config.as_record(),
         engine=asdict(engine),
         notes=engine.notes,
         cpu=cpu.report,
@@ -103,10 +93,5 @@ async def _batch(client: EngineClient, name: str, prompts: Iterator[list[int]], 
     batch = enumerate(islice(prompts, config.batch_size))
     requests = [Request(f"{name}-{i}-{k}", prompt, params) for i, prompt in batch for k in range(config.n)]
     start = time.perf_counter()
-    try:
-        async with asyncio.TaskGroup() as group:
-            for request in requests:
-                group.create_task(count_tokens(client, request))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await all_of([count_tokens(client.generate, request) for request in requests])
     return time.perf_counter() - start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -75,7 +76,9 @@ class LoadConfig:
     save_detailed: bool = option(False, "write the figures of each request too")
     append_result: bool = option(False, "add the result as one more line to the file")
     result_dir: str | None = option(None, "folder of the file; by default the current one", metavar="FOLDER")
-    result_filename: str | None = option(None, "name of the file; by default made from label, rate, model and time", metavar="FILE")
+    result_filename: str | None = option(
+        None, "write the result under this name; by default made from label, rate, model and time", metavar="FILE"
+    )
     metadata: tuple[str, ...] = option((), "facts to keep with the result", nargs="*", metavar="KEY=VALUE")
     label: str | None = option(None, "name of the run in its file; by default the backend")
     disable_tqdm: bool = option(False, "show no progress bar")
@@ -92,7 +95,8 @@ class LoadConfig:
     @property
     def url(self) -> str:
         """The server, without a slash at the end."""
-        return self.base_url.rstrip("/") if self.base_url else f"http://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.base_url.rstrip("/") if self.base_url else f"http://{host}:{self.port}"
 
     @property
     def path(self) -> str:
@@ -103,6 +107,11 @@ class LoadConfig:
     def chat(self) -> bool:
         """Whether prompts are sent as conversations."""
         return self.backend == "openai-chat"
+
+    @property
+    def saves(self) -> bool:
+        """Whether the result goes to a file."""
+        return self.save_result or self.save_detailed or self.append_result or self.result_filename is not None
 
     @property
     def from_schedule(self) -> bool:
@@ -170,10 +179,16 @@ def _check_numbers(load: LoadConfig) -> None:
     for name in ("num_warmups", "temperature"):
         check(getattr(load, name) >= 0, load, name, "must be at least 0")
     check(0 < load.port <= 65535, load, "port", "must be in [1, 65535]")
-    check(
-        load.base_url is None or load.base_url.startswith(("http://", "https://")), load, "base_url", "must start with http:// or https://"
-    )
+    check(_is_address(load.url), load, "base_url" if load.base_url else "host", "must be of an address like http://127.0.0.1:8000")
     check(load.endpoint is None or load.endpoint.startswith("/"), load, "endpoint", "must start with /")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # a bracket that is not closed, a port that is no number
+        return False
 
 
 def _check_ramp(load: LoadConfig) -> None:

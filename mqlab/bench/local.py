@@ -1,15 +1,13 @@
-"""Engines that a benchmark starts itself: which core, how its start is shown, what fits, where the result goes."""
+"""Engines that a benchmark starts itself: which core, how its start is shown, what fits, how requests are run."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mqlab.bars import progress_bar
 from mqlab.bench.cpu import CpuWatch
@@ -17,6 +15,7 @@ from mqlab.bench.datasets import ByteTokenizer, Encoder
 from mqlab.client.base import BaseClient, EngineClient
 from mqlab.config import EngineConfig, Settings, Timing
 from mqlab.errors import ConfigError
+from mqlab.front.frontend import Frontend
 from mqlab.models.resolve import resolve
 from mqlab.text.tokenizer import Tokenizer
 from mqlab.topologies import OWN_PROCESS, make_client
@@ -27,6 +26,8 @@ ECHO = "echo"
 """The model name that stands for no model at all: prompts come back, and the layout's own cost is measured."""
 
 _SHOW_EVERY_S = 0.5
+
+T = TypeVar("T")
 
 
 def wiring_of(engine: EngineConfig, codec: str, timing: Timing) -> Wiring:
@@ -82,17 +83,46 @@ def watch(client: EngineClient) -> CpuWatch:
     return CpuWatch({"front": os.getpid(), **engine})
 
 
-async def count_tokens(client: EngineClient, request: Request) -> int:
+class Piece(Protocol):
+    """What a request gained: a delta of a client, or an output of a front."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+
+Generate = Callable[[Request], AsyncGenerator[Piece, None]]
+"""Streams a request."""
+
+
+def generating(client: EngineClient, *, text: bool) -> Generate:
+    """How requests are run: at the level of tokens, or with text, decoded piece by piece as a server does it."""
+    if not text:
+        return client.generate
+    front = Frontend.of(client)
+    return lambda request: front.generate(list(request.prompt), request.params, request_id=request.id)
+
+
+async def count_tokens(generate: Generate, request: Request) -> int:
     """Run a request to its end; the number of its new tokens."""
     count = 0
-    async with aclosing(client.generate(request)) as deltas:
-        async for delta in deltas:
-            count += len(delta.tokens)
+    async with aclosing(generate(request)) as pieces:
+        async for piece in pieces:
+            count += len(piece.tokens)
     return count
 
 
+async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all to their end; the first error cancels the others: a run with failed requests has no result."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
 def check_fits(prompt_tokens: int, output_tokens: int, info: ModelInfo) -> None:
-    """Refuse a request that the engine could never hold.
+    """Refuse requests that the engine could never hold.
 
     Raises:
         ConfigError: names lengths and limit.
@@ -103,25 +133,3 @@ def check_fits(prompt_tokens: int, output_tokens: int, info: ModelInfo) -> None:
             f"a request of {prompt_tokens} prompt and {output_tokens} new tokens needs {prompt_tokens + output_tokens} tokens; "
             f"{info.name!r} holds {room}: shorten it (--input-len, --output-len), or raise --max-model-len or --num-kv-blocks"
         )
-
-
-def check_output(path: str | None) -> None:
-    """Find out before the run whether its result will have a place.
-
-    Raises:
-        ConfigError: the file's folder does not exist.
-    """
-    if path is not None and not Path(path).resolve().parent.is_dir():
-        raise ConfigError(f"--output-json={path!r}: its folder does not exist; make it first")
-
-
-def write_output(path: str | None, record: Mapping[str, Any]) -> None:
-    """Write a result where one was asked for."""
-    if path is not None:
-        Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-def tell(notes: Iterable[str]) -> None:
-    """Say on stderr what was asked for and is not done."""
-    for note in notes:
-        print(f"mqlab: {note}", file=sys.stderr)

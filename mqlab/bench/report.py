@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mqlab.bench.summary import Spread, peak_concurrency, peak_token_rate, values_of
+from mqlab.record.plot import BLUE, ORANGE, VERMILION, subplots
 
 if TYPE_CHECKING:
     import pandas
@@ -26,7 +27,6 @@ _NAMES = {
 _WHO = {"self": "the benchmark altogether"}
 _SHOWN_ERRORS = 5
 _WIDTH = 62
-_BLUE, _ORANGE, _RED = "#0072B2", "#E69F00", "#D55E00"  # Okabe and Ito: told apart by every eye
 
 
 def definitions(result: ServeResult) -> dict[str, str]:
@@ -56,7 +56,7 @@ def record(result: ServeResult, detailed: bool) -> dict[str, Any]:
 def _head(result: ServeResult) -> dict[str, Any]:
     load = result.load
     return {
-        "date": result.environment.get("date"),
+        "date": result.meta.get("date"),
         "endpoint_type": load.backend,
         "backend": load.backend,
         "label": load.label,
@@ -105,7 +105,7 @@ def _ours(result: ServeResult) -> dict[str, Any]:
         "ramp_up": _ramp(result),
         "dataset": result.dataset.as_record(),
         "seed": result.dataset.seed,
-        "environment": result.environment,
+        "meta": result.meta,
     }
 
 
@@ -247,10 +247,7 @@ def frame(result: ServeResult) -> pandas.DataFrame:
 
 def draw(result: ServeResult) -> Figure:
     """See ``ServeResult.plot``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor="white")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure, (left, right) = subplots(10, 4.2, 1, 2, width_ratios=(3, 2))
     _draw_timeline(left, result)
     _draw_distribution(right, result)
     figure.suptitle(f"{'VOID: ' if result.void else ''}{result.model}, {len(result.good)} of {len(result.requests)} requests", fontsize=11)
@@ -260,12 +257,12 @@ def draw(result: ServeResult) -> Figure:
 def _draw_timeline(axes: Axes, result: ServeResult) -> None:
     rows = range(len(result.requests))
     axes.hlines(
-        rows, [one.due_s for one in result.requests], [one.end_s for one in result.requests], color=_BLUE, lw=0.8, label="due to end"
+        rows, [one.due_s for one in result.requests], [one.end_s for one in result.requests], color=BLUE, lw=0.8, label="due to end"
     )
     first = [(one.event_s[0], row) for row, one in zip(rows, result.requests, strict=True) if len(one.event_s)]
-    axes.plot([time for time, _ in first], [row for _, row in first], ".", ms=3, color=_ORANGE, label="first token")
+    axes.plot([time for time, _ in first], [row for _, row in first], ".", ms=3, color=ORANGE, label="first token")
     lost = [(one.end_s, row) for row, one in zip(rows, result.requests, strict=True) if not one.ok]
-    axes.plot([time for time, _ in lost], [row for _, row in lost], "x", ms=4, color=_RED, label="failed")
+    axes.plot([time for time, _ in lost], [row for _, row in lost], "x", ms=4, color=VERMILION, label="failed")
     if result.steady is not None:
         axes.axvspan(result.steady.begin_s, result.steady.end_s, color="0.5", alpha=0.12, label="steady state")
     axes.set(xlabel="seconds", ylabel="request", xlim=(0, None))

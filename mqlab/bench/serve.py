@@ -21,10 +21,11 @@ from mqlab.bench.arrivals import Ramp, arrival_times
 from mqlab.bench.bodies import make_body
 from mqlab.bench.cpu import CpuWatch
 from mqlab.bench.datasets import Sample, load_samples, settled
-from mqlab.bench.driver import Load, LoadOutcome, choose_workers, run_load
 from mqlab.bench.figures import Timed, measure
+from mqlab.bench.load.driver import Load, LoadOutcome, choose_workers, run_load
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig
+from mqlab.bench.output import check_new_folder, check_place
 from mqlab.bench.serve_result import ServeResult
 from mqlab.bench.target import Target, find_target, server_pid
 from mqlab.errors import ConfigError
@@ -43,12 +44,10 @@ def main(load: LoadConfig, dataset: DatasetConfig) -> int:
     Raises:
         ConfigError, ModelError, BenchError.
     """
-    folder = Path(load.result_dir or ".")
-    if load.result_dir is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = result_folder(load)
     result = serve_bench(load, dataset)
     print(result)
-    if load.save_result or load.append_result or load.save_detailed:
+    if load.saves:
         print(f"written to {save(result, folder)}")
     return result.exit_code
 
@@ -76,15 +75,9 @@ def serve_bench(
     target = find_target(load, url)
     if samples is None:
         samples = load_samples(dataset, target.encoder, load.num_prompts + load.num_warmups)
-    measured = len(samples) - load.num_warmups
-    if measured < 1:
-        raise ConfigError(f"--num-warmups={load.num_warmups} leaves no request to measure: the dataset has {len(samples)}")
-    samples, warm_up = samples[:measured], samples[measured:]
+    samples, warm_up = _apart(samples, load.num_warmups)
     plan = _plan(load, dataset, target, warm_up, samples)
-    if watch is None:
-        pid = server_pid(target.url)
-        watch = {} if pid is None else {"server": pid}
-    outcome, cpu = _run(load, plan, len(samples), watch)
+    outcome, cpu = _run(load, plan, len(samples), _listener(target.url) if watch is None else watch)
     return ServeResult(
         load=load,
         dataset=dataset,
@@ -95,15 +88,29 @@ def serve_bench(
         workers=outcome.loads,
         cpu=cpu.report,
         warm_up_errors=outcome.warm_up_errors,
-        environment=environment(),
+        meta=environment(),
     )
+
+
+def result_folder(load: LoadConfig) -> Path:
+    """Where the result will go; made where it is to be written, so that a run is not for nothing.
+
+    Raises:
+        ConfigError: it cannot be.
+    """
+    folder = Path(load.result_dir or ".")
+    if load.saves:
+        check_new_folder(folder, "--result-dir")
+        check_place(folder / (load.result_filename or "result"), "--result-filename")
+    return folder
 
 
 def save(result: ServeResult, folder: Path) -> Path:
     """Write the result as JSON, one line per run where it is appended; the file's name is vLLM's."""
     load = result.load
     rate = f"{load.request_rate:g}qps" + (f"-concurrency{load.max_concurrency}" if load.max_concurrency else "")
-    name = f"{load.label or load.backend}-{rate}-{Path(result.model).name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    label = (load.label or load.backend).replace("/", "-")
+    name = f"{label}-{rate}-{Path(result.model).name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path = folder / (load.result_filename or name)
     with path.open("a" if load.append_result else "w", encoding="utf-8") as file:
         file.write(json.dumps(result.as_record(load.save_detailed), allow_nan=False, default=str) + "\n")
@@ -117,6 +124,19 @@ def due_times(load: LoadConfig, samples: Sequence[Sample], seed: int) -> np.ndar
     if len(times) == len(samples) and math.isinf(load.request_rate) and ramp is None:
         return np.asarray(times)
     return arrival_times(len(samples), load.request_rate, load.burstiness, seed, ramp=ramp)
+
+
+def _apart(samples: Sequence[Sample], warm_ups: int) -> tuple[Sequence[Sample], Sequence[Sample]]:
+    """What is measured, and the warm-up, which is taken from the end."""
+    measured = len(samples) - warm_ups
+    if measured < 1:
+        raise ConfigError(f"--num-warmups={warm_ups} leaves no request to measure: the dataset has {len(samples)}; lower it")
+    return samples[:measured], samples[measured:]
+
+
+def _listener(url: str) -> dict[str, int]:
+    pid = server_pid(url)
+    return {} if pid is None else {"server": pid}
 
 
 def _ramp(load: LoadConfig) -> Ramp | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,9 +13,10 @@ import numpy as np
 
 from mqlab.bench.cpu import CpuReport
 from mqlab.bench.figures import Timed
+from mqlab.bench.load.messages import WorkerLoad
 from mqlab.bench.load_options import LoadConfig
-from mqlab.bench.messages import WorkerLoad
 from mqlab.bench.options import DatasetConfig
+from mqlab.bench.show import foreign_warning
 from mqlab.bench.summary import Spread, Steady, spreads, within_limits
 from mqlab.record.plot import Plot
 
@@ -25,7 +27,6 @@ BUSY = 0.9
 """A load process that uses more of a CPU than this may be what was measured."""
 
 SHORT_RATE = 0.95
-MUCH_FOREIGN = 0.1
 COARSE_STAMPS_S = 0.01
 _SHARED_BY_DESIGN = ("prefix", "sonnet", "trace")
 """Datasets whose prompts begin alike, so that a prefix cache is part of what is measured."""
@@ -42,7 +43,7 @@ class ServeResult:
         workers: how busy each load process was.
         cpu: who used the processors.
         warm_up_errors: of warm-up requests that failed.
-        environment: where it was measured, and when.
+        meta: where it was measured, and when; see ``mqlab.record.metadata.environment``.
     """
 
     load: LoadConfig
@@ -54,7 +55,7 @@ class ServeResult:
     workers: Sequence[WorkerLoad]
     cpu: CpuReport
     warm_up_errors: Sequence[str] = ()
-    environment: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def good(self) -> list[Timed]:
@@ -69,8 +70,7 @@ class ServeResult:
     @cached_property
     def errors(self) -> dict[str, int]:
         """How many failed with each message, most frequent first."""
-        messages = [one.error for one in self.requests if one.error]
-        return dict(sorted(((text, messages.count(text)) for text in set(messages)), key=lambda pair: -pair[1]))
+        return dict(Counter(one.error for one in self.requests if one.error).most_common())
 
     @cached_property
     def duration(self) -> float:
@@ -113,8 +113,7 @@ class ServeResult:
     @property
     def counted_by(self) -> dict[str, int]:
         """Requests by where their token counts come from."""
-        sources = [one.counted_by for one in self.good]
-        return {source: sources.count(source) for source in sorted(set(sources))}
+        return dict(sorted(Counter(one.counted_by for one in self.good).items()))
 
     @property
     def itl_estimated(self) -> bool:
@@ -168,7 +167,6 @@ class ServeResult:
             "token counts are estimated: the server sent no usage and there is no --tokenizer": "events" in self.counted_by,
             "token counts are estimated: the server sent no usage, and text tokenized again may be other tokens than were sent": "tokenizer"
             in self.counted_by,
-            f"other programs used {self.cpu.foreign:.0%} of this machine": self.cpu.foreign > MUCH_FOREIGN,
             "a load process was busy for half a second at a time: short stretches may show it": any(
                 one.busiest > BUSY >= one.share for one in self.workers
             ),
@@ -176,7 +174,7 @@ class ServeResult:
                 one.lag_p99_s > COARSE_STAMPS_S for one in self.workers
             ),
         }
-        return [text for text, holds in told.items() if holds]
+        return [*(text for text, holds in told.items() if holds), *foreign_warning(self.cpu.foreign)]
 
     @property
     def exit_code(self) -> int:

@@ -1,14 +1,16 @@
-"""What results of benchmarks show alike."""
+"""What results of benchmarks say and show alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 from mqlab.bench.cpu import CpuReport
 
 FOREIGN_LIMIT = 0.1
-"""Share of the machine in other hands from which a result says so: throughput then falls by 20 % and more."""
+"""Share of the machine in other hands above which a result says so: throughput then falls by 20 % and more."""
 
 
 def figures_html(figures: Mapping[str, str], notes: Sequence[str]) -> str:
@@ -18,8 +20,42 @@ def figures_html(figures: Mapping[str, str], notes: Sequence[str]) -> str:
     return f"<table>{cells}</table><p><small>{lines}</small></p>"
 
 
-def foreign_note(cpu: CpuReport | None) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What belongs to every result of an engine that the benchmark started itself.
+
+    Attributes:
+        engine: the settings, as they took effect.
+        notes: what was asked for and not done.
+        cpu: who used the processors.
+        meta: where and with what; see ``mqlab.record.metadata.environment``.
+    """
+
+    engine: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    cpu: CpuReport | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the figures must know."""
+        return foreign_warning(self.cpu.foreign) if self.cpu else []
+
+    def circumstances(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "engine": self.engine,
+            "notes": list(self.notes),
+            "warnings": self.warnings,
+            "cpu": self.cpu.as_record() if self.cpu else None,
+            "meta": self.meta,
+        }
+
+    def warned(self) -> list[str]:
+        """The warnings, as they stand below figures."""
+        return [f"warning: {text}" for text in self.warnings]
+
+
+def foreign_warning(foreign: float) -> list[str]:
     """A warning where others used much of the machine during the run; nothing otherwise."""
-    if cpu is None or cpu.foreign < FOREIGN_LIMIT:
-        return []
-    return [f"others used {cpu.foreign:.0%} of the machine meanwhile: run it again when the machine is quiet"]
+    return [f"other programs used {foreign:.0%} of this machine: run it again when it is quiet"] if foreign > FOREIGN_LIMIT else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +21,9 @@ from mqlab.models.resolve import resolve
 from mqlab.text.tokenizer import Tokenizer
 
 _ASK_TIMEOUT_S = 30.0
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Goes where the load goes, which takes no proxy either."""
+
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _log = logging.getLogger(__name__)
@@ -87,7 +91,7 @@ class _Models(msgspec.Struct):
 
 def _first_model(url: str, headers: dict[str, str]) -> str:
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/models", headers=headers), timeout=_ASK_TIMEOUT_S) as response:
+        with _OPENER.open(urllib.request.Request(f"{url}/v1/models", headers=headers), timeout=_ASK_TIMEOUT_S) as response:
             return msgspec.json.decode(response.read(), type=_Models).data[0].id
-    except (OSError, msgspec.MsgspecError, IndexError) as error:
+    except (OSError, HTTPException, ValueError, msgspec.MsgspecError, IndexError) as error:
         raise ConfigError(f"{url}/v1/models does not say what is served ({error}): start a server there, or name the --model") from None

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
-from typing import Any
 
 import uvloop
 from tqdm import tqdm
@@ -23,32 +20,28 @@ from mqlab.bars import progress_bar
 from mqlab.bench.datasets import Encoder, Sample, load_samples, prompt_ids, settled
 from mqlab.bench.local import (
     ECHO,
+    Generate,
+    all_of,
     check_fits,
-    check_output,
     count_tokens,
     encoder_of,
+    generating,
     started,
-    tell,
     tokenizer_of,
     watch,
     wiring_of,
-    write_output,
 )
 from mqlab.bench.options import DatasetConfig, ThroughputConfig
+from mqlab.bench.output import check_output, tell, write_output
 from mqlab.bench.throughput_result import ThroughputResult
-from mqlab.client.base import EngineClient
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import ConfigError
-from mqlab.front.frontend import Frontend
 from mqlab.record.metadata import environment
 from mqlab.types import Request, SamplingParams
 from mqlab.wire.wiring import Wiring
 
 _WARM_UP_PROMPTS = 8
 _WARM_UP_TOKENS = 8
-
-Generate = Callable[[Request], Awaitable[int]]
-"""Runs one request to its end; gives the number of its new tokens."""
 
 
 def main(engine: EngineConfig, workload: ThroughputConfig, dataset: DatasetConfig, timing: Timing, *, wiring: Wiring | None = None) -> int:
@@ -102,7 +95,7 @@ async def measure(
         samples = samples or load_samples(dataset, encoder, workload.num_prompts)
         longest = max(samples, key=lambda one: one.prompt_tokens + one.output_tokens)
         check_fits(longest.prompt_tokens, longest.output_tokens, client.info)
-        generate = _with_text(client) if workload.detokenize else _tokens_only(client)
+        generate = generating(client, text=workload.detokenize)
         warm_up = _warm_up(samples, encoder, dataset)
         await _run_all(generate, _requests("warm-up", warm_up, encoder))
         requests = _requests("requests", samples, encoder)
@@ -141,40 +134,12 @@ async def _run_all(generate: Generate, requests: Sequence[Request]) -> tuple[flo
     """Run all at once: seconds to the end of the last, and each request's new tokens and end."""
     with progress_bar(requests[0].id.rpartition("-")[0], total=len(requests), unit="req") as bar:
         start = time.perf_counter()
-        ended = await _all_of([_timed(generate, request, bar) for request in requests])
+        ended = await all_of([_timed(generate, request, bar) for request in requests])
         elapsed = time.perf_counter() - start
     return elapsed, tuple(count for count, _ in ended), tuple(at - start for _, at in ended)
 
 
 async def _timed(generate: Generate, request: Request, bar: tqdm) -> tuple[int, float]:
-    count = await generate(request)
+    count = await count_tokens(generate, request)
     bar.update()
     return count, time.perf_counter()
-
-
-async def _all_of(works: Sequence[Coroutine[Any, Any, tuple[int, float]]]) -> list[tuple[int, float]]:
-    """Run all to their end; the first error cancels the others: a run with failed requests has no result."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
-def _tokens_only(client: EngineClient) -> Generate:
-    return partial(count_tokens, client)
-
-
-def _with_text(client: EngineClient) -> Generate:
-    front = Frontend.of(client)
-
-    async def generate(request: Request) -> int:
-        count = 0
-        # Piece by piece, as a server does it; a whole completion would be decoded once, at its end.
-        async with aclosing(front.generate(list(request.prompt), request.params, request_id=request.id)) as outputs:
-            async for output in outputs:
-                count += len(output.tokens)
-        return count
-
-    return generate

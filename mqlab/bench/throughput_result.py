@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mqlab.bench.cpu import CpuReport
-from mqlab.bench.show import figures_html, foreign_note
-from mqlab.record.plot import Plot
+from mqlab.bench.show import Circumstances, figures_html
+from mqlab.record.plot import BLUE, VERMILION, Plot, subplots
 
 if TYPE_CHECKING:
     import pandas
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThroughputResult:
+class ThroughputResult(Circumstances):
     """The whole run's rates, and what they were measured with.
 
     Attributes:
@@ -22,10 +21,7 @@ class ThroughputResult:
         prompt_tokens, output_tokens: of each request.
         ends_s: when each request ended, after the start.
         warm_up_requests: that ran before, and are in no figure.
-        workload, dataset, engine: the settings, as they took effect.
-        notes: what was asked for and not done.
-        cpu: who used the processors.
-        meta: where and with what; see ``mqlab.record.metadata.environment``.
+        workload, dataset: the settings, as they took effect.
     """
 
     elapsed_s: float
@@ -35,10 +31,6 @@ class ThroughputResult:
     warm_up_requests: int = 0
     workload: dict[str, Any] = field(default_factory=dict)
     dataset: dict[str, Any] = field(default_factory=dict)
-    engine: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    cpu: CpuReport | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_requests(self) -> int:
@@ -80,10 +72,7 @@ class ThroughputResult:
             "ends": list(self.ends_s),
             "workload": self.workload,
             "dataset": self.dataset,
-            "engine": self.engine,
-            "notes": list(self.notes),
-            "cpu": self.cpu.as_record() if self.cpu else None,
-            "meta": self.meta,
+            **self.circumstances(),
         }
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -94,14 +83,11 @@ class ThroughputResult:
 
     def plot(self) -> Plot:
         """Finished requests over time, beside the run's mean rate."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.5, 3.2), layout="constrained", facecolor="white")
-        axes = figure.subplots()
+        figure, axes = subplots(7.5, 3.2)
         ends = sorted(self.ends_s)
-        axes.step([0, *ends], range(len(ends) + 1), where="post", color="#0072B2", label="finished requests")
+        axes.step([0, *ends], range(len(ends) + 1), where="post", color=BLUE, label="finished requests")
         axes.plot(
-            [0, self.elapsed_s], [0, self.num_requests], "--", color="#D55E00", label=f"mean, {self.requests_per_second:.2f} requests/s"
+            [0, self.elapsed_s], [0, self.num_requests], "--", color=VERMILION, label=f"mean, {self.requests_per_second:.2f} requests/s"
         )
         axes.set_xlabel("seconds")
         axes.set_ylabel("requests")
@@ -112,7 +98,7 @@ class ThroughputResult:
         return Plot(figure, title)
 
     def __str__(self) -> str:
-        return "\n".join([self._workload(), self._rates(), *foreign_note(self.cpu)])
+        return "\n".join([self._workload(), self._rates(), *self.warned()])
 
     def __repr__(self) -> str:
         return f"<{self._rates()}>"
@@ -124,7 +110,7 @@ class ThroughputResult:
             "output tokens/s": f"{self.output_tokens_per_second:.2f}",
             "elapsed": f"{self.elapsed_s:.2f} s",
         }
-        return figures_html(rows, [self._workload(), *self.notes, *foreign_note(self.cpu)])
+        return figures_html(rows, [self._workload(), *self.notes, *self.warned()])
 
     def _workload(self) -> str:
         detokenize = "with" if self.workload.get("detokenize") else "without"

@@ -10,8 +10,8 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from mqlab.arguments import read_config
 from mqlab.errors import MqlabError
+from mqlab.flags import read_config
 from mqlab.lab.targets import session_of
 from mqlab.probes.options import ProfileConfig
 from mqlab.record.capture import Capture

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from mqlab.arguments import compare_configs, latency_configs, load_configs, read_config, throughput_configs
+from mqlab.arguments import compare_configs, latency_configs, load_configs, throughput_configs
 from mqlab.bench.compare import compare
 from mqlab.bench.comparison import Comparison
-from mqlab.bench.local import check_output, write_output
-from mqlab.bench.serve import save, serve_bench
+from mqlab.bench.output import check_output, write_output
+from mqlab.bench.serve import result_folder, save, serve_bench
 from mqlab.bench.serve_result import ServeResult
 from mqlab.config import Settings
 from mqlab.errors import BenchError, ConfigError
+from mqlab.flags import read_config
 from mqlab.lab.apart import run_apart
 from mqlab.lab.chosen import of_session
 from mqlab.lab.opening import open_saved
@@ -131,6 +131,7 @@ def _load(arguments: argparse.Namespace) -> ServeResult:
     load, dataset = load_configs(arguments)
     if arguments.quiet:
         load = replace(load, disable_tqdm=True)
+    folder = result_folder(load)
     if arguments.session is None:
         result = serve_bench(load, dataset)
     else:
@@ -138,9 +139,7 @@ def _load(arguments: argparse.Namespace) -> ServeResult:
             result = serve_bench(of_session(session.info, load), dataset, session.url, watch=session.pids)
     if not result.good:
         raise BenchError(f"no request succeeded:\n{result}")
-    if load.save_result or load.append_result or load.save_detailed:
-        folder = Path(load.result_dir or ".")
-        folder.mkdir(parents=True, exist_ok=True)
+    if load.saves:
         print(f"written to {save(result, folder)}")
     return result
 

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mqlab.arguments import Parser, build_parser
+from mqlab.arguments import build_parser
+from mqlab.flags import Parser
 from mqlab.lab.registry import SESSIONS
 from mqlab.models.fetch import KNOWN
 from mqlab.wire.registry import Registry

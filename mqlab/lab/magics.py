@@ -18,8 +18,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from mqlab.arguments import HelpShown, Parser, build_parser
+from mqlab.arguments import build_parser
 from mqlab.errors import ConfigError
+from mqlab.flags import HelpShown, Parser
 from mqlab.lab.cellcapture import begin_with_cell
 from mqlab.lab.commands import COMMANDS, TELLING
 from mqlab.lab.completion import BENCHES, complete

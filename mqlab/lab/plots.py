@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mqlab.record.plot import Plot
+from mqlab.record.plot import Plot, subplots
 
 if TYPE_CHECKING:
     import pandas
@@ -21,10 +21,7 @@ def plot_throughput(frame: pandas.DataFrame, title: str) -> Plot:
         frame: as ``mqlab.lab.sampler.as_frame`` returns it.
         title: written above.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.5, 4.6), layout="constrained", facecolor="white")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    figure, (upper, lower) = subplots(8.5, 4.6, 2, sharex=True, height_ratios=(3, 2))
     _draw_rates(upper, frame)
     _draw_load(lower, frame)
     figure.suptitle(title, fontsize=11)

@@ -18,7 +18,8 @@ from mqlab.lab.instruments import Instruments
 from mqlab.lab.render import session_html
 from mqlab.lab.stream import Stream
 from mqlab.models.resolve import resolve
-from mqlab.probes.recording import new_recording
+from mqlab.probes.base import attempt
+from mqlab.probes.recording import begin_recording
 from mqlab.probes.running import find
 from mqlab.record.metadata import write_meta
 from mqlab.types import Completion, EngineStats, Health, ModelInfo, Output, SamplingParams
@@ -52,10 +53,11 @@ class Session(Instruments):
     """
 
     def __init__(self, wiring: Wiring, topology: str = "mq", *, preset: str = "best", name: str = "lab", record: bool = True) -> None:
-        folder = new_recording(Settings.read().cache_dir.resolve() / "recordings", name) if record else None
+        folder = begin_recording(name) if record else None
         self._take(Hosted(topology, wiring, preset, record=folder), topology, name)
         if folder is not None:
-            write_meta(folder, topology=topology, preset=preset, codec=wiring.codec, model=self.info.name, core=str(wiring.core))
+            facts = {"topology": topology, "preset": preset, "codec": wiring.codec, "model": self.info.name, "core": str(wiring.core)}
+            attempt("meta.json", lambda: write_meta(folder, **facts), None)
 
     @staticmethod
     def of(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mqlab.record.columns import by_writer, records
 from mqlab.record.facts import BETWEEN, PARTS
-from mqlab.record.plot import Plot
+from mqlab.record.plot import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, Plot, subplots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from mqlab.record.trace import Trace
 
-# Okabe and Ito's palette, told apart by most eyes; hatches tell them apart without any colour.
-ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+# Hatches tell them apart without any colour.
 PART_COLOURS = dict(zip((*PARTS, *BETWEEN), (ORANGE, YELLOW, BLUE, SKY, GREEN, "#BBBBBB", "#EEEEEE"), strict=True))
 PART_HATCHES = dict(zip((*PARTS, *BETWEEN), ("//", "..", "", "\\\\", "xx", "", "oo"), strict=True))
 
@@ -32,7 +31,7 @@ def plot_steps(trace: Trace) -> Plot:
     """The shares of the engines' time, a bar an engine: the parts of a step and the time between steps."""
     steps = records(trace.steps())
     engines = list(dict.fromkeys((row["run"], row["writer"]) for row in steps))
-    figure, axes = _figure(8.5, 1.3 + 0.55 * max(len(engines), 1))
+    figure, axes = subplots(8.5, 1.3 + 0.55 * max(len(engines), 1))
     names = _names(trace, engines)
     left = np.zeros(len(engines))
     for part in (*PARTS, *BETWEEN):
@@ -51,7 +50,7 @@ def plot_steps(trace: Trace) -> Plot:
 def plot_latency(trace: Trace) -> Plot:
     """Cumulative distributions of TTFT and of the time between deltas (ITL), on logarithmic scales where they span much."""
     requests = trace.tables["requests"].to_pylist()
-    figure, (left, right) = _figures(8.5, 3.4, 1, 2)
+    figure, (left, right) = subplots(8.5, 3.4, 1, 2)
     ttft = [row["ttft_ms"] for row in requests if row["ttft_ms"] is not None]
     itl = [gap for row in requests for gap in row["itl_ms"] or ()]
     _draw_distribution(left, ttft, "TTFT", BLUE)
@@ -66,7 +65,7 @@ def plot_timeline(trace: Trace) -> Plot:
     """Requests in the order of arrival: waiting for the first token (pale, hatched), then decoding, the first token marked."""
     frame = trace.to_pandas("requests").dropna(subset=["writer", "last_s"])
     rows = records(frame.sort_values("arrived_s"))[:MAX_REQUESTS]
-    figure, axes = _figure(8.5, 1.4 + 2.8 * min(1.0, max(len(rows), 4) / 40))
+    figure, axes = subplots(8.5, 1.4 + 2.8 * min(1.0, max(len(rows), 4) / 40))
     first = [_or(row["first_s"], row["last_s"]) for row in rows]
     arrived, last = [row["arrived_s"] for row in rows], [row["last_s"] for row in rows]
     y = np.arange(len(rows))
@@ -86,7 +85,7 @@ def plot_timeline(trace: Trace) -> Plot:
 
 def plot_loop(trace: Trace) -> Plot:
     """Lag of the event loops over time: how late their ticks came."""
-    figure, axes = _figure(8.5, 2.8)
+    figure, axes = subplots(8.5, 2.8)
     styles = (("-", BLUE), ("--", VERMILION), (":", GREEN), ("-.", PURPLE))
     worst = 0.0
     loops = list(by_writer(trace.tables["loop"]))
@@ -104,17 +103,6 @@ def plot_loop(trace: Trace) -> Plot:
         axes.legend(loc="upper right", framealpha=0.9, edgecolor="none", fontsize=9)
     _say_if_empty(axes, len(loops), "no event loop recorded")
     return Plot(figure, f"loop lag; worst {worst:.2f} ms" if loops else "no event loop recorded")
-
-
-def _figure(width: float, height: float) -> tuple[Any, Axes]:
-    return _figures(width, height, 1, 1)
-
-
-def _figures(width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    return figure, figure.subplots(rows, columns)
 
 
 def _names(trace: Trace, writers: Sequence[tuple[str, str]]) -> list[str]:

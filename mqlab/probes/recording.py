@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from mqlab.config import Settings
+from mqlab.probes.base import attempt
 from mqlab.probes.sink import COUNTERS_SUFFIX
 from mqlab.wire.counters import CounterPage
 
@@ -69,7 +71,12 @@ def new_recording(root: Path, name: str) -> Path:
     return folder
 
 
+def begin_recording(name: str) -> Path | None:
+    """A new recording in mqlab's cache; None, with a warning, where that cannot be written: an engine runs without one, too."""
+    return attempt("recording", lambda: new_recording(Settings.read().cache_dir.resolve() / "recordings", name), None)
+
+
 def _in_use(folder: Path) -> bool:
-    """Whether a process that writes into it lives."""
-    pids = (path.name.removesuffix(COUNTERS_SUFFIX).rpartition("-")[2] for path in folder.glob(f"*-*{COUNTERS_SUFFIX}"))
+    """Whether a process that writes into it, or into a folder in it, lives."""
+    pids = (path.name.removesuffix(COUNTERS_SUFFIX).rpartition("-")[2] for path in folder.rglob(f"*-*{COUNTERS_SUFFIX}"))
     return any(pid.isdigit() and psutil.pid_exists(int(pid)) for pid in pids)

@@ -31,7 +31,9 @@ class Lines:
         Raises:
             OSError: the disk is full. ValueError: it is closed.
         """
-        self._file.write(msgspec.json.Encoder().encode_lines(rows))
+        data = memoryview(msgspec.json.Encoder().encode_lines(rows))
+        while data:  # what a disk has room for may be less
+            data = data[self._file.write(data) :]
 
     def close(self) -> None:
         """Idempotent."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,9 @@ from mqlab.types import Call, Delta, Event, ModelInfo, Reply, Request, Step
 from mqlab.wire.spec import Spec
 
 _SUMS = ("schedule_ns", "launch_ns", "device_ns", "sample_ns", "output_ns", "tokens", "new_tokens")
-_FLUSH_NS = 10_000_000
+_FLUSH_NS = 50_000_000
 _LAUNCHED = 16
+_NOTED = 11  # numbers that StepProbe.step puts by
 
 
 class Parts:
@@ -67,41 +68,37 @@ class MeteredRunner:
 
 
 class MeteredFlight:
-    """Times ``begin`` and the wait of one step after the other; there is one for each core, for a step begins only when the last has ended.
+    """Times one step after the other; there is one for each core, for a step begins only when the last has ended.
 
     Attributes:
-        begin_ns: when ``begin`` was called; begun_ns: how long it took, with the launch; wait_ns: how long the wait took.
+        inner: what the core launched.
+        begin_ns, begun_ns: when ``begin`` was called, and when it returned.
+        wait_ns, waited_ns: the same of ``wait``.
     """
 
-    __slots__ = ("_inner", "begin_ns", "begun_ns", "wait_ns")
+    __slots__ = ("begin_ns", "begun_ns", "inner", "wait_ns", "waited_ns")
 
-    _inner: InFlight
+    inner: InFlight
     begin_ns: int
     begun_ns: int
     wait_ns: int
-
-    def begun(self, inner: InFlight, begin_ns: int) -> MeteredFlight:
-        """The core has launched ``inner``."""
-        self._inner = inner
-        self.begin_ns = begin_ns
-        self.begun_ns = monotonic_ns() - begin_ns
-        return self
+    waited_ns: int
 
     def wait(self) -> SampledTokens:
         """The inner flight's tokens."""
-        begin = monotonic_ns()
-        sampled = self._inner.wait()
-        self.wait_ns = monotonic_ns() - begin
+        self.wait_ns = monotonic_ns()
+        sampled = self.inner.wait()
+        self.waited_ns = monotonic_ns()
         return sampled
 
 
 class StepProbe:
     """Counters, events and lines about steps. Same thread rules as the core.
 
-    A step is only put by; every 10 ms, and when the core has nothing more to do, what is put by is written.
+    Of a step only its stamps are put by; every 50 ms, and when the core has nothing more to do, rows and sums are made of them.
 
     Args:
-        cost_ns: what one step costs.
+        cost_ns: what putting one step by costs; the rest is measured.
     """
 
     def __init__(self, sink: Sink, parts: Parts, cost_ns: int) -> None:
@@ -113,9 +110,10 @@ class StepProbe:
         self._log = sink.log(STEP)
         self._lines = sink.lines()
         self._added: dict[str, int] = {}
-        self._rows = array("q")
+        self._noted: list[int] = []
         self._scheduled_rows: list[EngineRow] = []
         self._due_ns = 0
+        self._spent_ns = 0
         self._sums = np.zeros(len(STEP.columns), np.int64)
         self._count = self._scheduled = self._queue_ns = 0
 
@@ -124,47 +122,54 @@ class StepProbe:
         self._added[request.id] = monotonic_ns()
 
     def aborted(self, ids: tuple[str, ...]) -> None:
-        """These wait no more; nor may there be another step."""
+        """These wait no more."""
         for id in ids:
             self._added.pop(id, None)
-        self._flush()
 
-    def step(self, flight: MeteredFlight, landed_ns: int, sampled: SampledTokens, events: list[Event], busy: bool) -> None:
-        """A step is done; its tokens were there at ``landed_ns``. ``busy``: another will follow."""
+    def step(self, flight: MeteredFlight, landed_ns: int, sampled: SampledTokens, events: list[Event]) -> None:
+        """A step is done; ``finish`` was called at ``landed_ns``."""
         now = monotonic_ns()
         parts, new = self._parts, sampled.count
-        launch, sample = parts.launch_ns, parts.sample_ns
-        parts.launch_ns = parts.sample_ns = 0
         sequences, tokens = _size(parts.flying.popleft(), new) if parts.flying else (len(sampled.tokens), new)
-        durations = flight.begun_ns - launch, launch, flight.wait_ns - sample, sample, now - landed_ns
-        self._rows.extend((flight.begin_ns, *durations, sequences, tokens, new))
+        stamps = flight.begin_ns, flight.begun_ns, flight.wait_ns, flight.waited_ns, landed_ns, now
+        self._noted += (*stamps, parts.launch_ns, parts.sample_ns, sequences, tokens, new)
         if self._added and _may_be_new(parts.launched, events, self._added):
             self._note_scheduled(flight.begin_ns, _planned(parts.launched) or _newest(events, self._added))
-        parts.launched.clear()
-        if now > self._due_ns or not busy:
+        parts.launch_ns = parts.sample_ns = 0
+        if parts.launched:
+            parts.launched.clear()
+        if now > self._due_ns:
             self._due_ns = now + _FLUSH_NS
-            self._flush()
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is put by."""
+        if not self._noted:
+            return
+        begin = thread_time_ns()
+        noted, self._noted = self._noted, []
+        rows = _rows(np.frombuffer(struct.pack(f"{len(noted)}q", *noted), np.int64).reshape(-1, _NOTED))
+        self._sums += rows.sum(axis=0)
+        self._count += len(rows)
+        self._log.extend(rows.data.cast("B"))
+        if self._scheduled_rows:
+            self._lines.write(self._scheduled_rows)
+            self._scheduled_rows = []
+        self._spent_ns += thread_time_ns() - begin
+        self._publish()
 
     def close(self) -> None:
         """Write what is put by, and close the files; idempotent."""
         if not self._sink.closed:
-            self._flush()
+            self.flush()
             self._sink.close()
 
-    def _flush(self) -> None:
-        if self._rows:
-            rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(STEP.columns))
-            self._sums += rows.sum(axis=0)
-            self._count += len(rows)
-            self._log.extend(memoryview(self._rows).cast("B"))
-            self._rows = array("q")
-        if self._scheduled_rows:
-            self._lines.write(self._scheduled_rows)
-            self._scheduled_rows = []
+    def _publish(self) -> None:
         count = self._count
         _, *durations, _, tokens, new = self._sums.tolist()
         requests = self._scheduled, self._queue_ns
-        self._block.write(count, *durations, tokens, new, *requests, count, count * self._cost_ns, self._log.dropped)
+        cost = count * self._cost_ns + self._spent_ns
+        self._block.write(count, *durations, tokens, new, *requests, count, cost, self._log.dropped)
 
     def _note_scheduled(self, begin_ns: int, ids: Iterable[str]) -> None:
         rows = [EngineRow(id, self._added.pop(id), begin_ns) for id in ids if id in self._added]
@@ -191,7 +196,13 @@ class MeteredCore:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self._core.has_work
+        busy = self._core.has_work
+        if not busy:
+            try:
+                self._probe.flush()
+            except Exception as error:
+                self._drop(error)
+        return busy
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -220,15 +231,18 @@ class MeteredCore:
 
     def begin(self) -> InFlight:
         """Start a step."""
-        begin = monotonic_ns()
-        return self._flight.begun(self._core.begin(), begin)
+        flight = self._flight
+        flight.begin_ns = monotonic_ns()
+        flight.inner = self._core.begin()
+        flight.begun_ns = monotonic_ns()
+        return flight
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
         """Account a step."""
         landed = monotonic_ns()
         events = self._core.finish(sampled)
         try:
-            self._probe.step(self._flight, landed, sampled, events, self._core.has_work)
+            self._probe.step(self._flight, landed, sampled, events)
         except Exception as error:
             self._drop(error)
         return events
@@ -285,17 +299,23 @@ def _timed(sampler: Callable[..., tuple[int, ...]], parts: Parts) -> Callable[..
     return sample
 
 
+def _rows(noted: np.ndarray) -> np.ndarray:
+    """STEP rows, int64 [steps, 9], of what was put by, int64 [steps, 11]."""
+    begin, begun, wait, waited, landed, now, launch, sample, *sizes = noted.T
+    return np.column_stack((begin, begun - begin - launch, launch, waited - wait - sample, sample, now - landed, *sizes))
+
+
 def _size(plan: Plan, new: int) -> tuple[int, int]:
     """Sequences and tokens of a plan that gave ``new`` ones; in rounds after the first, each is run on the token before it."""
     return len(plan.chunks), sum(len(chunk.tokens) for chunk in plan.chunks) + new - len(plan.sampling)
 
 
-def _may_be_new(plans: Iterable[Plan], events: Iterable[Event], waiting: Container[str]) -> bool:
+def _may_be_new(plans: Collection[Plan], events: Iterable[Event], waiting: Container[str]) -> bool:
     """Whether a request was in a step for the first time: those come last, in a plan as in a Step. A glance, for most steps have none."""
-    for plan in plans:
-        if plan.chunks[-1].id in waiting:
+    for event in events:
+        if type(event) is Step and event.deltas[-1].id in waiting:
             return True
-    return any(type(event) is Step and event.deltas[-1].id in waiting for event in events)
+    return bool(plans) and any(plan.chunks[-1].id in waiting for plan in plans)
 
 
 def _planned(plans: Iterable[Plan]) -> list[str]:

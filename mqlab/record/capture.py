@@ -87,7 +87,7 @@ class Capture:
             return _load_speedscope(path, idle) if path.suffix == ".json" else _load_folded(path, idle)
         except FileNotFoundError as error:
             raise ProfileError(f"no capture at {path}: {Path(error.filename).name} is missing") from error
-        except (OSError, ValueError, msgspec.ValidationError) as error:
+        except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
             raise ProfileError(
                 f"{path} is no capture: {error}; give a folder of mqlab's, a speedscope JSON file or folded stacks"
             ) from error
@@ -196,12 +196,12 @@ def _load_folder(folder: Path) -> Capture:
     try:
         parts = [_load_part(folder, record) for record in meta["parts"]]
         return Capture(tuple(parts), msgspec.convert(meta["how"], How), folder, tuple(meta["notes"]), meta["made"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{META} lacks {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its {META} is not as it was written: {type(error).__name__}: {error}") from error
 
 
 def _load_part(folder: Path, record: dict[str, Any]) -> Part:
-    stacks = Stacks.load(folder / record.pop("file"))
+    stacks = Stacks.load(folder / Path(record.pop("file")).name)
     return Part(**{**record, "stacks": stacks, "notes": tuple(record["notes"])})
 
 

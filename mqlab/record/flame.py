@@ -79,7 +79,7 @@ class Stacks:
         counts: Counter[Stack] = Counter()
         for number, line in enumerate(text.splitlines(), 1):
             frames, _, count = line.rpartition(" ")
-            if not frames or not count.isdigit():
+            if not frames or not count.isdecimal():
                 raise ValueError(f"line {number} of the stacks is {line[:80]!r}, not 'outer;inner count'")
             counts[tuple(frames.split(";"))] += int(count)
         return Stacks(counts)

@@ -124,7 +124,8 @@ def _join(front: tuple[str, FrontRow] | None, engine: tuple[str, EngineRow] | No
 
 
 def _fields(row: RequestRow) -> dict[str, Any]:
-    return {name: value or None if name.endswith("_ns") else value for name, value in msgspec.structs.asdict(row).items()}
+    """As a table has them: a stamp of 0 is none, a list without stamps is a list."""
+    return {name: None if value == 0 and name.endswith("_ns") else value for name, value in msgspec.structs.asdict(row).items()}
 
 
 def _latencies(row: FrontRow) -> dict[str, Any]:

@@ -63,10 +63,10 @@ def read(path: Path) -> tuple[dict[str, Stacks], float]:
     try:
         frames = [_name(frame) for frame in document["shared"]["frames"]]
         weighed = {title: _weights(profile, frames) for title, profile in _titled(document["profiles"])}
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        rate = _rate({weight for pairs in weighed.values() for _, weight in pairs})
+        return {title: _summed(pairs, rate) for title, pairs in weighed.items()}, rate
+    except (KeyError, TypeError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
         raise ValueError(f"it is no speedscope file: {type(error).__name__}: {error}") from error
-    rate = _rate({weight for pairs in weighed.values() for _, weight in pairs})
-    return {title: _summed(pairs, rate) for title, pairs in weighed.items()}, rate
 
 
 def _titled(profiles: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 DRIFT_LIMIT = 0.10
-"""A run order that changes its median by more than this voids a comparison (the guard of simllm's PR 204, which 29.5 % voided)."""
+"""A change of the median over the order of the runs above which they are in doubt (the guard of simllm's PR 204, which 29.5 % voided)."""
 
 STEADY_SHARE = 0.9
 """Share of the greatest concurrency from which a run counts as steady."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -14,13 +14,14 @@ from mqlab.client.base import BaseClient
 from mqlab.client.boundary import as_failure
 from mqlab.client.slot import merge
 from mqlab.errors import CallError, ClientClosedError, EngineDeadError, RequestError
-from mqlab.types import Abort, Call, Command, Dead, Delta, Event, Reply, Request, Step
+from mqlab.types import Abort, Call, Command, Dead, Delta, Event, Failure, Reply, Request, Step
 from mqlab.wire.codecs import MsgpackCodec
 from mqlab.wire.native import Unframer, frame
 
 _LOG = logging.getLogger(__name__)
 _HEADERS = [(b"content-type", b"application/vnd.msgpack")]
 _LAST_S = 1.0
+_SHUTTING_DOWN = Failure("failed", "the server is shutting down")
 
 
 class Outbox:
@@ -42,6 +43,11 @@ class Outbox:
         self._events.append(event)
         self._filled.set()
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return not self._deltas and not self._events
+
     async def take(self) -> list[Event]:
         """All of it, tokens first; waits for something."""
         await self._filled.wait()
@@ -58,14 +64,22 @@ class ServerChannel:
     Args:
         client: the engine.
         prefix: of this client's request ids in the engine, so that several clients may use the same ones.
+        draining: whether requests are refused, for this process is about to end.
     """
 
-    def __init__(self, client: BaseClient, prefix: str) -> None:
+    def __init__(self, client: BaseClient, prefix: str, draining: Callable[[], bool]) -> None:
         self._client = client
         self._prefix = prefix
+        self._draining = draining
+        self._sending = False
         self._codec = MsgpackCodec()
         self._outbox = Outbox()
         self._works: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs for the client, or is on its way to it."""
+        return bool(self._works) or self._sending or not self._outbox.empty
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Return when the client has left or the engine has ended; what the client still had running is aborted."""
@@ -97,6 +111,8 @@ class ServerChannel:
 
     async def _carry_out(self, command: Command) -> None:
         match command:
+            case Request() if self._draining():
+                self._outbox.put(Delta(command.id, [], finish="error", error=_SHUTTING_DOWN))
             case Request():
                 self._begin(self._generate(command))
                 # The request must be on its way before an abort of it is: its task's first turn sends it.
@@ -142,7 +158,9 @@ class ServerChannel:
     async def _send_out(self, send: Send) -> None:
         while True:
             events = await self._outbox.take()
+            self._sending = True
             body = b"".join([frame(self._codec.encode(event)) for event in events])
             await send({"type": "http.response.body", "body": body, "more_body": True})
+            self._sending = False
             if type(events[-1]) is Dead:
                 return

@@ -22,7 +22,8 @@ from mqlab.errors import EngineDeadError
 from mqlab.front.frontend import Frontend
 from mqlab.front.textmodel import TextModel
 from mqlab.models.resolve import resolve
-from mqlab.probes.recording import new_recording
+from mqlab.probes.base import attempt
+from mqlab.probes.recording import begin_recording
 from mqlab.record.metadata import write_meta
 from mqlab.server.app import build_app
 from mqlab.server.host import Host
@@ -59,7 +60,7 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
         ConfigError: port taken, unknown topology. ModelError. EngineStartError. EngineDeadError: the engine died.
     """
     with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener, contextlib.ExitStack() as cleanup:
-        recording = new_recording(Settings.read().cache_dir / "recordings", "serve") if server.record else None
+        recording = begin_recording("serve") if server.record else None
         client = make_client(server.topology, _wiring(engine, server, timing, wiring, recording), log_to_terminal=True)
         _publish(client, cleanup)
         Registry().entries()  # a registry that cannot be used is told before anything slow begins
@@ -75,7 +76,7 @@ def _wiring(engine: EngineConfig, server: ServerConfig, timing: Timing, given: W
     wiring = given or Wiring.of(engine, codec=server.codec, timing=timing)
     if recording is None:
         return wiring
-    write_meta(recording, engine=asdict(engine), server=asdict(server))
+    attempt("meta.json", lambda: write_meta(recording, engine=asdict(engine), server=asdict(server)), None)
     return wiring.recorded(recording)
 
 
@@ -96,12 +97,13 @@ async def _serve_ready(
     host = Host(build_app(state), listener)
     await host.start()
     try:
-        async with _attachable(client, server, address, recording):
+        async with _attachable(client, server, address, recording) as door:
             print(f"mqlab serving {state.model} on {address} (topology {client.shape.name}, engine pid {client.info.pid})", flush=True)
             state.draining = await signals.interrupts(_until_dead(client))
             if state.draining:
+                door.refuse()
                 await host.refuse()
-                await first(state.drained(), signals.again.wait(), timeout=server.drain_timeout)
+                await first(_drained(state, door), signals.again.wait(), timeout=server.drain_timeout)
             else:
                 await first(signals.stop.wait(), timeout=DEATH_GRACE_S)
                 raise EngineDeadError((await client.check()).detail)
@@ -112,15 +114,20 @@ async def _serve_ready(
 
 
 @contextlib.asynccontextmanager
-async def _attachable(client: BaseClient, server: ServerConfig, address: str, recording: Path | None) -> AsyncIterator[None]:
+async def _attachable(client: BaseClient, server: ServerConfig, address: str, recording: Path | None) -> AsyncIterator[Door]:
     """While the block runs, other processes find this one, and attach to its engine."""
     assert client.run_folder is not None, "an engine process has one, an engine in this process was given one"
     door = await Door.open(client, client.run_folder, url=address, recording=recording)
     try:
         with Registry().known(_entry(client.info, client.run_folder, server.topology, address, recording)):
-            yield
+            yield door
     finally:
         await door.close()
+
+
+async def _drained(state: ServerState, door: Door) -> None:
+    await state.drained()
+    await door.drained()
 
 
 def _publish(client: BaseClient, cleanup: contextlib.ExitStack) -> None:

@@ -19,6 +19,8 @@ from mqlab.server.stream import respond
 from mqlab.wire.native import SOCKET, FrontInfo
 from mqlab.wire.statspage import PAGE
 
+_DRAIN_POLL_S = 0.02
+
 
 class Native:
     """The application over one engine, token level.
@@ -26,12 +28,17 @@ class Native:
     Args:
         client: a started client with a run folder.
         info: what ``GET /info`` answers; may be replaced.
+
+    Attributes:
+        draining: no new requests are taken.
     """
 
     def __init__(self, client: BaseClient, info: FrontInfo) -> None:
         self._client = client
         self.info = info
+        self.draining = False
         self._numbers = itertools.count()
+        self._channels: set[ServerChannel] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -44,9 +51,21 @@ class Native:
             case "GET", "/stats":
                 await respond(send, 200, msgspec.json.encode(self._client.glance()))
             case "POST", "/channel":
-                await ServerChannel(self._client, self._next_prefix()).serve(receive, send)
+                await self._serve(ServerChannel(self._client, self._next_prefix(), lambda: self.draining), receive, send)
             case method, path:
                 await respond(send, 404, msgspec.json.encode({"error": f"there is no {method} {path} on this socket"}))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client has something coming."""
+        return any(channel.busy for channel in self._channels)
+
+    async def _serve(self, channel: ServerChannel, receive: Receive, send: Send) -> None:
+        self._channels.add(channel)
+        try:
+            await channel.serve(receive, send)
+        finally:
+            self._channels.remove(channel)
 
     def _next_prefix(self) -> str:
         """The first client, the one that launched the front where one did, has its ids in the engine as they are."""
@@ -78,6 +97,15 @@ class Door:
     def announce(self, url: str) -> None:
         """From now on this process serves OpenAI's routes there."""
         self._native.info = msgspec.structs.replace(self._native.info, url=url)
+
+    def refuse(self) -> None:
+        """Take no more requests; those that run go on."""
+        self._native.draining = True
+
+    async def drained(self) -> None:
+        """Return when whoever is attached has all that was asked for."""
+        while self._native.busy:
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     async def close(self) -> None:
         """Cut the connections of whoever is attached."""

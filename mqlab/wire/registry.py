@@ -19,6 +19,7 @@ import psutil
 
 from mqlab.config import Settings
 from mqlab.errors import ConfigError
+from mqlab.wire.rundir import sweep
 
 _FOLDER = "mqlab-engines-"
 _KILL_WAIT_S = 5.0
@@ -77,10 +78,13 @@ class Registry:
         self.folder = (root or Settings.read().runtime_dir) / f"{_FOLDER}{os.getuid()}"
 
     def entries(self) -> list[Entry]:
-        """Everything that runs, oldest first. Files of processes that ended, and files that cannot be read, are removed."""
+        """Everything that runs, oldest first. What processes that ended have left, and files that cannot be read, are removed."""
         if not self._exists():
             return []
-        found = [entry for path in self._files() if (entry := _read(path)) is not None]
+        files = self._files()
+        found = [entry for path in files if (entry := _read(path)) is not None]
+        if len(found) < len(files):
+            sweep(self.folder.parent)
         self._remove_empty()
         return sorted(found, key=lambda entry: (entry.started, entry.pid))
 

@@ -27,7 +27,7 @@ class RunDir:
         root = within or Settings.read().runtime_dir
         if not root.is_dir():
             raise ConfigError(f"MQLAB_RUNTIME={str(root)!r} is not a folder; make it, or unset the variable to use /tmp")
-        _sweep(root)
+        sweep(root)
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
         self._owned: int | None = os.open(self.path, os.O_RDONLY)
         fcntl.flock(self._owned, fcntl.LOCK_EX)
@@ -58,7 +58,7 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _sweep(root: Path) -> None:
+def sweep(root: Path) -> None:
     """Remove folders whose owner died before it could."""
     if not Path("/proc").is_dir():
         return

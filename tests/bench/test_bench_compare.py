@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,9 @@ from mqlab.bench.arm import Run, Work
 from mqlab.bench.compare import compare
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.config import EngineConfig, Timing
-from mqlab.errors import ConfigError, EngineStartError, MqlabError
+from mqlab.errors import BenchError, ConfigError, EngineStartError, ModelError
 from mqlab.probes.recording import Recording
+from mqlab.record.trace import Trace
 
 SMALL: dict[str, Any] = {"rounds": 3, "num_prompts": 6, "input_len": 5, "output_len": 4}
 ECHO = EngineConfig(model="echo")
@@ -35,14 +34,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_layout_gives_the_same_tokens_and_a_figure(cache: Path) -> None:
     result = compare(ECHO, CompareConfig(**SMALL))
     assert list(result.runs) == ["inproc", "aio", "mq", "v1"]
-    assert result.void == ""
-    assert result.differing() == {"aio": 0, "mq": 0, "v1": 0}
+    assert result.void == []
+    assert result.differing() == {"aio": 0, "mq": 0, "v1": 0, "inproc without probes": 0}
     assert {len(runs) for runs in result.runs.values()} == {3}
     assert {run.output_tokens for runs in result.runs.values() for run in runs} == {24}
     assert len({run.outputs[0] for run in result.runs["mq"]}) == 3, "every round has prompts of its own"
     assert [set(run.cpu) for run in result.runs["v1"]] == [{"front", "engine"}] * 3
     assert [set(run.cpu) for run in result.runs["aio"]] == [{"front"}] * 3
-    recorded = [Recording(folder) for folder in (cache / "recordings").iterdir()]
+    folders = [cache / "recordings" / arm["recording"] for arm in result.meta["arms"] if arm["recording"]]
+    assert len({folder.parent for folder in folders}) == 1
+    merged = Trace.merge(Trace.of(folder) for folder in folders)
+    assert [run.rpartition(" ")[2] for run in merged.runs] == ["inproc", "aio", "mq", "v1"] and merged.meta["notes"] == []
+    recorded = [Recording(folder) for folder in folders]
     finished = [sum(page.get("request.finished", 0) for page in recording.read().values()) for recording in recorded]
     for recording in recorded:
         recording.close()
@@ -52,7 +55,7 @@ def test_every_layout_gives_the_same_tokens_and_a_figure(cache: Path) -> None:
 @pytest.mark.parametrize("vary", ["output=delta,cumulative", "num_scheduler_steps=1,4", "concurrency=0,2"])
 def test_other_settings_are_compared_alike(vary: str) -> None:
     result = compare(ECHO, CompareConfig(vary=vary, topology="mq", control=False, **SMALL))
-    assert result.void == ""
+    assert result.void == []
     assert result.probe_cost() is None
     assert len(result.rows()) == 2
 
@@ -67,13 +70,13 @@ def test_the_command_prints_the_verdict_and_writes_the_record(tmp_path: Path, ca
     assert "all arms gave the same tokens" in shown.out
     assert "probes cost" in shown.out
     assert list(record["runs"]) == ["aio", "v1", "aio without probes"]
-    assert [arm["recorded"] for arm in record["meta"]["arms"]] == [True, True, False]
+    assert [arm["recording"] is not None for arm in record["meta"]["arms"]] == [True, True, False]
     assert record["meta"]["seed"] >= 0
     assert "9/9" in shown.err
 
 
 def test_requests_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--input-len=9000 and --output-len=4 do not fit 'echo', which holds 8192 tokens"):
+    with pytest.raises(ConfigError, match=r"9000 prompt and 4 new tokens needs 9004 tokens; 'echo' holds 8192: shorten"):
         compare(ECHO, CompareConfig(**{**SMALL, "input_len": 9000}))
 
 
@@ -84,18 +87,33 @@ def test_processes_are_held_to_their_cores() -> None:
         compare(ECHO, CompareConfig(topologies="aio,inproc", cores="0/1", **SMALL))
 
 
-def test_an_arm_that_dies_ends_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("topologies", "victim", "message"),
+    [
+        ("aio,mq", 0, r"arm 'aio' failed while it ran: its process was killed; where nobody did that, memory ran out"),
+        ("mq,aio", 1, r"arm 'mq' failed while it ran: the engine died: engine process \d+ was killed by SIGKILL"),
+    ],
+    ids=["front", "engine"],
+)
+def test_an_arm_that_dies_ends_the_comparison(monkeypatch: pytest.MonkeyPatch, topologies: str, victim: int, message: str) -> None:
     original = module.ArmProcess.run
 
     async def kill_then_run(self: Any, work: Work) -> Run:
         if work.num_prompts == SMALL["num_prompts"]:
-            os.kill(self._process.pid, signal.SIGKILL)
+            front = psutil.Process(self._process.pid)
+            [front, *front.children()][victim].kill()
         return await original(self, work)
 
     monkeypatch.setattr(module.ArmProcess, "run", kill_then_run)
-    with pytest.raises(MqlabError, match="arm 'aio' failed while it ran"):
-        compare(ECHO, CompareConfig(topologies="aio,mq", **SMALL))
+    with pytest.raises(BenchError, match=message) as failure:
+        compare(ECHO, CompareConfig(topologies=topologies, control=False, **SMALL))
+    assert "Traceback" not in str(failure.value)
     until_sync(lambda: not psutil.Process().children(recursive=True))
+
+
+def test_a_model_that_only_one_arm_names_is_looked_for_before_anything_starts() -> None:
+    with pytest.raises(ModelError, match="no model is known as 'nowhere'"):
+        compare(ECHO, CompareConfig(vary="model=echo,nowhere", **SMALL))
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:

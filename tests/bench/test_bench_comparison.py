@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from mqlab.bench.arm import Run
@@ -73,7 +74,7 @@ def test_rounds_are_paired() -> None:
 def test_outputs_that_differ_void_it() -> None:
     result = comparison({"a": runs(*SLOW), "b": runs(*FAST, outputs=("a", "c"))})
     assert result.differing() == {"b": 5}
-    assert result.void == "outputs differ from the baseline's: b in 5 of 10 requests"
+    assert result.void == ["outputs differ from the baseline's: b in 5 of 10 requests"]
     assert result.verdict.startswith("void: ")
     assert "same tokens" not in str(result)
     assert "all arms gave the same tokens" in str(comparison({"a": runs(*SLOW), "b": runs(*FAST)}))
@@ -82,10 +83,33 @@ def test_outputs_that_differ_void_it() -> None:
 def test_drift_and_foreign_load_are_told() -> None:
     rising = (100.0, 110.0, 120.0, 130.0, 140.0, 150.0)
     drifted = comparison({"a": runs(*rising), "b": runs(*rising)}, rounds=6)
-    assert any("the baseline drifted by +2" in warning for warning in drifted.warnings())
+    assert any("the baseline drifted by +2" in warning for warning in drifted.warnings)
+    assert drifted.verdict.startswith("doubtful: no difference from a")
     disturbed = comparison({"a": runs(*SLOW, foreign=0.2), "b": runs(*FAST, foreign=0.2)})
-    assert disturbed.warnings() == ["other processes used 20% of the machine (more than 10%)"]
-    assert comparison({"a": runs(*SLOW), "b": runs(*FAST)}).warnings() == []
+    assert [warning.partition(":")[0] for warning in disturbed.warnings] == ["other programs used 20% of this machine"]
+    assert comparison({"a": runs(*SLOW), "b": runs(*FAST)}).warnings == []
+
+
+def test_few_rounds_promise_less() -> None:
+    few = comparison({"a": runs(*SLOW[:3]), "b": runs(*FAST[:3])}, rounds=3)
+    assert few.warnings == ["intervals of 3 rounds hold the truth in 75% of cases at most, not 95%: raise --rounds"]
+    assert comparison({"a": runs(*SLOW[:3]), "b": runs(*FAST[:3])}, rounds=3, confidence=0.75).warnings == []
+
+
+def test_runs_too_short_for_the_metric_void_it() -> None:
+    short = [msgspec.structs.replace(run, cpu_us_per_token=0.0) for run in runs(*FAST)]
+    result = comparison({"a": runs(*SLOW), "b": short}, metric="cpu_us_per_token")
+    assert result.void == [
+        "CPU of all processes per new token, µs: 0 in a run of b, which is too short: raise --num-prompts or --output-len"
+    ]
+    assert "void: CPU" in str(result) and "–" in result._repr_html_() and result.plot()
+    assert json.loads(json.dumps(result.as_record(), allow_nan=False))["rows"][1]["ratio"] is None
+    assert not comparison({"a": runs(*SLOW), "b": short}).void, "another metric has its figures"
+
+
+def test_the_control_must_give_the_same_tokens_too() -> None:
+    result = comparison({"a": runs(*SLOW), "b": runs(*FAST), "a without probes": runs(*SLOW, outputs=("a", "c"))})
+    assert result.differing() == {"b": 0, "a without probes": 5} and result.void
 
 
 def test_what_probes_cost_comes_from_the_runs_without_them() -> None:

@@ -214,6 +214,12 @@ def test_burstgpt_leaves_failed_requests_out(tmp_path: Path) -> None:
     assert [(one.prompt_tokens, one.output_tokens, one.at_s) for one in samples] == [(472, 18, 0), (417, 276, 113)]
 
 
+def test_a_time_that_is_none_is_an_error_of_its_line(tmp_path: Path) -> None:
+    text = "Timestamp,Request tokens,Response tokens\nnan,5,6\n"
+    with pytest.raises(ConfigError, match=r"burst.csv, line 2: \['nan', '5', '6'\]: the time is nan"):
+        load(1, dataset_path=write(tmp_path, "burst.csv", text))
+
+
 def test_mooncake_replays_shared_blocks(tmp_path: Path) -> None:
     path = write(tmp_path, "mooncake.jsonl", "\n".join(map(json.dumps, MOONCAKE)))
     one, two, three = load(3, dataset_path=path)

@@ -19,8 +19,8 @@ from processes import ended
 from waiting import until_sync
 
 from mqlab.bench.arrivals import arrival_times
-from mqlab.bench.driver import Load, LoadOutcome, choose_workers, run_load
-from mqlab.bench.messages import Failed, Progress, read_frame, write_frame
+from mqlab.bench.load.driver import Load, LoadOutcome, choose_workers, run_load
+from mqlab.bench.load.messages import Failed, Progress, read_frame, write_frame
 from mqlab.errors import BenchError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
@@ -36,7 +36,7 @@ def run_against(script: Script, count: int, workers: int = 1, **options: Any) ->
         return run_load(load_for(mock, count, **options), workers), mock
 
 
-@pytest.mark.parametrize(("rate", "burstiness", "workers"), [(150.0, math.inf, 1), (600.0, 1.0, 2)])
+@pytest.mark.parametrize(("rate", "burstiness", "workers"), [(600.0, math.inf, 1), (600.0, 1.0, 2)])
 def test_300_requests_are_all_under_way_at_once(rate: float, burstiness: float, workers: int) -> None:
     due = arrival_times(300, rate, burstiness, seed=5)
     outcome, mock = run_against(Script(hold=300, usage=USAGE), 300, workers, due_s=due.tolist(), timeout_s=30.0)
@@ -111,7 +111,7 @@ def test_progress_is_told_while_it_runs() -> None:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if not ended(child) and "mqlab.bench.worker" in child.cmdline()]
+    return [child for child in psutil.Process().children() if not ended(child) and "mqlab.bench.load.worker" in child.cmdline()]
 
 
 def kill_one(ended: int) -> None:
@@ -136,7 +136,7 @@ def test_an_interrupt_ends_the_load_processes() -> None:
 
 PARENT = """
 import sys
-from mqlab.bench.driver import Load, run_load
+from mqlab.bench.load.driver import Load, run_load
 def tell(ended):
     print("running", flush=True)
 run_load(Load(sys.argv[1], {}, [b"{}"], [0.0]), 1, on_progress=tell)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlab.bench.answer import Answer, AnswerError
 from mqlab.bench.figures import Timed, measure
-from mqlab.bench.messages import Record
-from mqlab.bench.sse import SseReader
+from mqlab.bench.load.answer import Answer, AnswerError
+from mqlab.bench.load.messages import Record
+from mqlab.bench.load.sse import SseReader
 from mqlab.bench.summary import Spread, Steady, peak_concurrency, peak_token_rate, spreads, within_limits
 
 SECOND = 10**9

@@ -48,7 +48,7 @@ def test_it_prints_like_vllm_and_writes_a_record(topology: str, tmp_path: Path, 
 
 
 def test_a_result_can_be_looked_at() -> None:
-    result = LatencyResult(latencies_s=(1.0, 2.0, 3.0), config=SMALL)
+    result = LatencyResult(latencies_s=(1.0, 2.0, 3.0), workload=SMALL)
     assert result.percentiles_s == pytest.approx({10: 1.2, 25: 1.5, 50: 2, 75: 2.5, 90: 2.8, 99: 2.98})
     assert repr(result) == "<2 prompts × 2 sequences of 5 + 3 tokens: 2 s on average of 3>"
     assert result.to_pandas()["latency_s"].tolist() == [1, 2, 3]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,10 @@ from mqlab.bench.bodies import make_body
 from mqlab.bench.cpu import CpuReport
 from mqlab.bench.datasets import Sample
 from mqlab.bench.figures import Timed, measure
+from mqlab.bench.load.messages import Record, WorkerLoad
 from mqlab.bench.load_options import LoadConfig
-from mqlab.bench.messages import Record, WorkerLoad
 from mqlab.bench.options import DatasetConfig
-from mqlab.bench.serve import due_times, main, save, serve_bench
+from mqlab.bench.serve import due_times, main, result_folder, save, serve_bench
 from mqlab.bench.serve_result import ServeResult
 from mqlab.bench.target import server_pid
 from mqlab.errors import ConfigError
@@ -51,7 +55,7 @@ def test_counts_are_the_servers_and_the_record_has_the_usual_keys() -> None:
     assert record["request_goodput"] == record["request_throughput"] > 0
     assert (record["request_rate"], record["model_id"], record["completed"], record["failed"]) == ("inf", "mock-model", 6, 0)
     assert record["input_lens"] == [9] * 6 and [len(gaps) for gaps in record["itls"]] == [2] * 6
-    assert record["environment"] and record["seed"] == result.dataset.seed
+    assert record["meta"] and record["seed"] == result.dataset.seed
 
 
 def test_what_the_server_is_asked_for() -> None:
@@ -183,7 +187,8 @@ def test_a_rate_that_was_not_reached_is_warned_of() -> None:
 
 
 def test_foreign_programs_are_warned_of() -> None:
-    assert "other programs used 40% of this machine" in result_of([fake(0, 0)], foreign=0.4).warnings
+    (warning,) = result_of([fake(0, 0)], foreign=0.4).warnings
+    assert warning.startswith("other programs used 40% of this machine")
 
 
 def test_forms_of_a_result() -> None:
@@ -212,6 +217,7 @@ def test_a_trace_keeps_its_times_unless_a_rate_is_given() -> None:
 
 def test_addresses() -> None:
     assert LoadConfig(port=9).url == "http://127.0.0.1:9"
+    assert LoadConfig(host="::1").url == "http://[::1]:8000"
     assert LoadConfig(base_url="https://x/").url == "https://x"
     assert (LoadConfig(backend="openai-chat").path, LoadConfig(endpoint="/x").path) == ("/v1/chat/completions", "/x")
     assert LoadConfig(max_concurrency=3).from_schedule is False is not LoadConfig().from_schedule
@@ -229,7 +235,12 @@ def test_addresses() -> None:
         ({"percentile_metrics": "ttft,x"}, "must be names of"),
         ({"extra_body": "[1]"}, "must be a JSON object"),
         ({"ramp_up_strategy": "linear"}, "needs --ramp-up-start-rps"),
-        ({"base_url": "x"}, "must start with http"),
+        ({"base_url": "x"}, "must be of an address like http"),
+        ({"base_url": "ftp://x"}, "must be of an address like http"),
+        ({"base_url": "http://"}, "must be of an address like http"),
+        ({"base_url": "http://[x"}, "must be of an address like http"),
+        ({"base_url": "http://x:y"}, "must be of an address like http"),
+        ({"host": ""}, "--host='' must be of an address like http"),
         ({"num_workers": 0}, "must be at least 1"),
     ],
 )
@@ -245,3 +256,57 @@ def test_limits_by_name_of_a_scenario() -> None:
 def test_the_file_has_vllms_name(tmp_path: Path) -> None:
     path = save(result_of([fake(0, 0)], request_rate=2.5, max_concurrency=4), tmp_path)
     assert path.name.startswith("openai-2.5qps-concurrency4-m-") and json.loads(path.read_text())["num_prompts"] == 1
+    assert save(result_of([fake(0, 0)], label="a/b"), tmp_path).name.startswith("a-b-infqps-m-")
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for options, message in (
+        ({"result_dir": str(tmp_path / "file"), "save_result": True}, "--result-dir=.* cannot be made a folder"),
+        ({"result_dir": str(tmp_path), "result_filename": "no/r.json"}, "--result-filename=.* its folder does not exist"),
+        ({"result_dir": str(tmp_path.parent), "result_filename": tmp_path.name}, "--result-filename=.* is a folder"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            main(LoadConfig(port=1, **options), SMALL)
+    assert result_folder(LoadConfig(result_dir=str(tmp_path / "unused"))) == tmp_path / "unused"
+    assert not (tmp_path / "unused").exists(), "nothing is written, so nothing is made"
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A listener that answers whatever comes with the same bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                peer, _ = server.accept()
+                with peer:
+                    if not peer.recv(65536):
+                        return
+                    peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        host, port = server.getsockname()
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            socket.create_connection((host, port)).close()
+            thread.join()
+
+
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi"
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [(PAGE, "it came as text/html: are --base-url and --endpoint an OpenAI API's?"), (b"SSH-2.0-OpenSSH\r\n", "Bad status line")],
+    ids=["a web page", "no HTTP"],
+)
+def test_what_is_no_openai_server_is_told(answer: bytes, failure: str) -> None:
+    with answering(answer) as url:
+        load = LoadConfig(base_url=url, num_prompts=1, num_warmups=0, disable_tqdm=True)
+        with pytest.raises(ConfigError, match="does not say what is served"):
+            serve_bench(load, SMALL)
+        (error,) = serve_bench(replace(load, model="m"), SMALL).errors
+    assert failure in error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 from openai import OpenAI
-from serving import Process, echo_command, running
+from serving import Process, echo_command, mqlab_command, running
 from waiting import until_sync
 
 from mqlab.errors import ProfileError
+from mqlab.lab.session import Session
 from mqlab.probes import pyspy
 from mqlab.record.capture import Capture
 
@@ -82,3 +85,25 @@ def test_a_capture_of_an_engine_that_died_says_so(server: Process, tmp_path: Pat
     with pytest.raises(ProfileError, match=f"process {server.engine_pid} is not running"):
         pyspy.record({"engine": server.engine_pid}, 30, tmp_path / "capture")
     assert time.monotonic() - begun < 10
+
+
+def answer(server: Process) -> str:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+        return client.completions.create(model="echo", prompt=PROMPT, max_tokens=8).choices[0].text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a right away")
+def test_where_attaching_is_forbidden_one_line_says_what_to_do_and_another_way_works(server: Process, tmp_path: Path) -> None:
+    before, folder, begun = answer(server), tmp_path / "capture", time.monotonic()
+    profile = mqlab_command("profile", str(server.popen.pid), "--seconds", "30", "--folder", str(folder))
+    forbidden = ["setpriv", "--inh-caps=-all", "--bounding-set=-sys_ptrace", *profile]
+    done = subprocess.run(forbidden, capture_output=True, text=True, timeout=60, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and time.monotonic() - begun < 30, "it does not sample on what it may not see"
+    assert all(words in last for words in ("may not attach", "ptrace_scope", "--cap-add=SYS_PTRACE", "start_profile"))
+    assert "Traceback" not in done.stderr and not folder.exists()
+    assert answer(server) == before and server.popen.poll() is None
+    with Session.attach(server.popen.pid) as session:
+        session.call("start_profile", str(tmp_path / "engine.pstats"))
+        answer(server)
+        assert Path(session.call("stop_profile")).stat().st_size > 0

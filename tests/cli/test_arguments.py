@@ -9,23 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlab.arguments import (
-    HelpShown,
-    Parser,
-    add_config,
-    build_parser,
-    compare_configs,
-    latency_configs,
-    load_configs,
-    read_config,
-    serve_configs,
-    throughput_configs,
-)
+from mqlab.arguments import build_parser, compare_configs, latency_configs, load_configs, serve_configs, throughput_configs
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
 from mqlab.config import EngineConfig, ServerConfig, Timing, option
 from mqlab.errors import ConfigError
+from mqlab.flags import HelpShown, Parser, add_config, read_config
 
 
 def parse(line: str) -> Any:

@@ -79,6 +79,13 @@ def shell(model_folder: Path, tmp_path: Path) -> Iterator[InteractiveShell]:
         yield shell
 
 
+@pytest.fixture(scope="module")
+def shared_shell(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
+    """One for tests that leave to each other what they find; not beside ``shell``."""
+    with running_shell(model_folder, tmp_path_factory.mktemp("ipython")) as shell:
+        yield shell
+
+
 @pytest.fixture
 def magic(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Magic:
     """Runs ``%mqlab …`` and returns what it printed."""
@@ -165,6 +172,13 @@ def bare_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """One without an engine."""
     with ExitStack() as cleanup:
         yield Kernel(*_launch(tmp_path_factory.mktemp("ipython"), cleanup))
+
+
+@pytest.fixture
+def new_kernel(tmp_path: Path) -> Iterator[Kernel]:
+    """One without an engine, for tests that fill it."""
+    with ExitStack() as cleanup:
+        yield Kernel(*_launch(tmp_path, cleanup))
 
 
 @pytest.fixture(scope="module")

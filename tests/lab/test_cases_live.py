@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,9 +47,8 @@ class Cell:
 
     @property
     def over(self) -> bool:
-        last = self.messages[-1] if self.messages else {"msg_type": ""}
-        idle = last["msg_type"] == "status" and last["content"]["execution_state"] == "idle"
-        return idle and last["parent_header"].get("msg_id") == self.id
+        ends = (m for m in self.messages[-1:] if m["msg_type"] == "status" and m["parent_header"].get("msg_id") == self.id)
+        return any(end["content"]["execution_state"] == "idle" for end in ends)
 
 
 Run = Callable[..., Cell]
@@ -78,7 +79,7 @@ def run(kernel: Any) -> Iterator[Run]:
 
     run(SETUP)
     yield run
-    run("board.close(); task.cancel()\nwhile views() or lab.stats().running: await turn()")
+    run("board.close(); task.cancel(); assert not views()")
 
 
 AWAIT = "while not pathlib.Path({flag!r}).exists(): await turn()"
@@ -127,11 +128,18 @@ def test_a_closed_view_is_silent_and_leaves_no_task(run: Run) -> None:
     assert after.own == [] and not after.of("comm_msg") and not after.of("update_display_data")
 
 
+def test_an_interrupt_ends_the_cell_and_not_the_view(run: Run, kernel: Any, tmp_path: Path) -> None:
+    run("task = traffic(); board = lab.dashboard()")
+    run("board")
+    _, error = kernel.outcome("print('now'); threading.Event().wait(60)", on_print=lambda _: os.kill(kernel.pid, signal.SIGINT))
+    assert error.startswith("KeyboardInterrupt")
+    flag = tmp_path / "moved"
+    assert len(run(AWAIT.format(flag=str(flag)), until_it_moved(flag, 2)).pictures) >= 2
+
+
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "busy", ["await asyncio.to_thread(threading.Event().wait, 6)", "threading.Event().wait(6)"], ids=["awaiting", "blocking"]
-)
+@pytest.mark.parametrize("busy", ["await asyncio.to_thread({wait})", "({wait})()"], ids=["awaiting", "blocking"])
 def test_six_seconds_of_a_session_show_eight_pictures(run: Run, busy: str) -> None:
     run("task = traffic(); board = lab.dashboard()")
     run("board")
-    assert 8 <= len(run(busy).pictures) <= 13
+    assert 8 <= len(run(busy.format(wait="lambda: threading.Event().wait(6)")).pictures) <= 13

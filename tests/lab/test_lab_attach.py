@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -19,6 +20,9 @@ from mqlab.errors import ConfigError, EngineStartError
 from mqlab.lab.session import Session
 from mqlab.probes import running as engines
 from mqlab.wire.registry import Registry
+
+if TYPE_CHECKING:
+    from conftest import Kernel
 
 Magic = Callable[[str], str]
 Start = Callable[..., Session]
@@ -66,12 +70,10 @@ def test_an_attached_session_can_do_what_others_can(server: Process, shell: Inte
     assert len(shell.user_ns["result"].good) == 4
 
 
-def test_a_pid_does_for_a_name(server: Process, shell: InteractiveShell, magic: Magic, tmp_path: Path) -> None:
+def test_a_pid_does_for_a_name(server: Process, magic: Magic) -> None:
     pid = server.popen.pid
     assert f"pid {pid}" in magic(f"metrics {pid}")
     assert magic(f"trace {pid}").startswith("Trace")
-    magic(f"profile {pid} --seconds 1 --idle --quiet --folder {tmp_path}")
-    assert len(shell.user_ns["capture"].parts) == 2
     magic(f"bench {pid} --num-prompts 4 --input-len 4 --output-len 4 --quiet")
     magic(f"bench {server.url} --num-prompts 4 --input-len 4 --output-len 4 --quiet")
     assert server.popen.poll() is None and "no session in this kernel" in magic("ps")
@@ -177,6 +179,19 @@ def test_a_detached_server_outlives_its_session_and_is_found_again(shell: Intera
     assert gone(pid) and gone(lab.info.pid) and shell.user_ns["lab"].state()[0] == "dead"
 
 
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter_client's own
+def test_a_detached_server_outlives_the_kernel(fresh_kernel: Kernel, tiny: Path, magic: Magic, until_gone: Callable[[int], None]) -> None:
+    fresh_kernel.run("%load_ext mqlab")
+    assert "server pid" in fresh_kernel.run(f"%mqlab serve {tiny} --detach --port 0 -o far")
+    own, far = map(int, fresh_kernel.run("print(lab.info.pid, far._hosted.entry.pid)").split())
+    fresh_kernel.manager.shutdown_kernel(now=True)
+    until_gone(own)
+    assert str(far) in magic("ps") and "ready" in magic(f"attach {far}")
+    assert "stopped" in magic(f"stop {far}")
+
+
+@pytest.mark.full
 def test_what_was_served_from_a_config_can_be_profiled_by_operator(tiny: Path) -> None:
     with Session.of(EngineConfig(model=str(tiny)), "inproc", timing=Timing(stop_grace=0.5)) as lab:
         done = threading.Event()

@@ -163,8 +163,8 @@ def test_counts_and_throughput_come_from_the_page(start: Start) -> None:
     lab.stop()
     frame = lab.throughput()
     seconds = frame["seconds"].diff().fillna(frame["seconds"])
-    assert round((frame["generation_tokens_per_s"] * seconds).sum()) == 200
-    assert round((frame["prompt_tokens_per_s"] * seconds).sum()) == 3
+    assert round(float((frame["generation_tokens_per_s"] * seconds).to_numpy().sum())) == 200
+    assert round(float((frame["prompt_tokens_per_s"] * seconds).to_numpy().sum())) == 3
     assert frame["running"].iloc[-1] == 0
     assert lab.plot_throughput()._repr_png_().startswith(b"\x89PNG")
     assert "peak" in repr(lab.plot_throughput())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,6 +149,12 @@ def test_speedscope_keeps_the_shares_of_all_stacks(
         )
 
 
+def speedscope_of(weight: float) -> dict[str, Any]:
+    """A file with one sample of that weight."""
+    profile = {"name": "p", "type": "sampled", "unit": "seconds", "samples": [[0]], "weights": [weight]}
+    return {"shared": {"frames": [{"name": "f"}]}, "profiles": [profile]}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -157,7 +164,12 @@ def test_speedscope_keeps_the_shares_of_all_stacks(
         ("x.json", "[1]", "no speedscope file"),
         ("x.json", "{", "is no capture"),
         ("x.txt", "what is this", "is no capture: line 1"),
-        ("folder/meta.json", "{}", "is no capture: meta.json lacks 'parts'"),
+        ("x.txt", "a;b ²", "is no capture: line 1"),
+        ("deep.json", "[" * 100_000, "is no capture"),
+        ("tiny.json", json.dumps(speedscope_of(5e-324)), "no speedscope file: OverflowError"),
+        ("infinite.json", json.dumps(speedscope_of(math.inf)), "no speedscope file: ValueError"),
+        ("folder/meta.json", "{}", "its meta.json is not as it was written: KeyError: 'parts'"),
+        ("folder/meta.json", '{"parts": "x"}', "its meta.json is not as it was written: AttributeError"),
     ],
 )
 def test_what_is_no_capture_is_said(name: str, text: str | None, says: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -61,6 +62,18 @@ def test_requests_that_one_side_does_not_know(folder: Path) -> None:
     refused, running = Trace.of(folder).tables["requests"].to_pylist()
     assert (refused["id"], refused["engine"], refused["queue_ms"], refused["ttft_ms"], refused["first_ns"]) == ("refused", *[None] * 4)
     assert (running["id"], running["writer"], running["queue_ms"], running["finish"]) == ("running", None, 1.0, None)
+
+
+def test_a_request_that_left_before_its_first_token_is_a_row_like_others(folder: Path) -> None:
+    gone = {"id": "b", "arrived_ns": at(1), "last_ns": at(3), "prompt_tokens": 4, "finish": "left", "token_ns": [], "token_counts": []}
+    write_requests(folder, "front-14", [gone])
+    trace = Trace.of(folder)
+    assert trace.throughput(0.01)["output_tokens_per_s"].sum() > 0
+    assert trace.throughput(0.01)["finished_per_s"].sum() > 100
+    row = trace.latency().set_index("id").loc["b"]
+    assert row["e2el_ms"] == 2 and math.isnan(row["itl_max_ms"])
+    with pytest.raises(TraceError, match=r"has no tokens at the front.*left"):
+        trace.way("b")
 
 
 def test_one_token_has_no_tpot(folder: Path) -> None:

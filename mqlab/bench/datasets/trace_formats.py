@@ -8,6 +8,7 @@ Mooncake (FAST'25) and Qwen-Bailian: JSONL ``{"timestamp": ms, "input_length", "
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -98,9 +99,15 @@ def _csv(path: Path, file: IO[str], columns: tuple[str, str, str], seconds: Call
     rows = csv.DictReader(file, skipinitialspace=True)
     for row in rows:
         try:
-            yield TraceRow(seconds(row[when]), int(row[tokens_in]), int(row[tokens_out]))
+            yield TraceRow(_finite(seconds(row[when])), int(row[tokens_in]), int(row[tokens_out]))
         except (ValueError, TypeError) as error:
             raise bad_file(path, f"line {rows.line_num}", f"{list(row.values())}: {error}", f"values of {', '.join(columns)}") from None
+
+
+def _finite(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise ValueError(f"the time is {seconds}")
+    return seconds
 
 
 def _seconds(stamp: str) -> float:

@@ -1,4 +1,4 @@
-"""A load process: ``python -m mqlab.bench.worker``, one job from stdin to stdout (see messages).
+"""A load process: ``python -m mqlab.bench.load.worker``, one job from stdin to stdout (see messages).
 
 It does nothing but send and stamp while the run lasts: bodies come encoded, figures are made elsewhere, records leave at the end.
 It ends with its parent, whose end of the pipe is its stdin.
@@ -16,9 +16,9 @@ from io import FileIO
 import msgspec
 import uvloop
 
-from mqlab.bench.messages import Done, Failed, Job, Progress, Ready, Start, ToWorker, read_frame, write_frame
-from mqlab.bench.pulse import Pulse
-from mqlab.bench.sender import Sender, open_session
+from mqlab.bench.load.messages import Done, Failed, Job, Progress, Ready, Start, ToWorker, read_frame, write_frame
+from mqlab.bench.load.pulse import Pulse
+from mqlab.bench.load.sender import Sender, open_session
 
 _TELL_S = 0.25
 

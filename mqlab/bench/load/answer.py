@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from mqlab.bench.messages import Record
-from mqlab.bench.sse import DONE, Chunk, SseReader, decode_chunk
+from mqlab.bench.load.messages import Record
+from mqlab.bench.load.sse import DONE, Chunk, SseReader, decode_chunk
 
 
 class AnswerError(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import selectors
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from mqlab.bench.messages import (
+from mqlab.bench.load.messages import (
     Call,
     Done,
     Failed,
@@ -141,13 +140,15 @@ class _LoadProcess:
         self._job = job
 
     def __enter__(self) -> _LoadProcess:
-        command = [sys.executable, "-P", "-m", "mqlab.bench.worker"]
+        command = [sys.executable, "-P", "-m", "mqlab.bench.load.worker"]
         # Not in the terminal's group: an interrupt is the benchmark's business, which then ends its processes.
-        self.popen = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0, env=_environment()
-        )
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0)
         self.stdin, self.stdout = cast(FileIO, self.popen.stdin), cast(FileIO, self.popen.stdout)
-        self.tell(self._job)
+        try:
+            self.tell(self._job)
+        except BaseException:  # an interrupt, too: who was not entered is not left
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,8 +209,3 @@ class _Fleet:
         if isinstance(message, Progress):
             self._ended[process] = message.ended
             self._on_progress(sum(self._ended.values()))
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the folders that this process imports from: a notebook may have found mqlab through sys.path alone."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

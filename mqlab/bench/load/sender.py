@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import aiohttp
 from yarl import URL
 
-from mqlab.bench.answer import Answer, AnswerError
-from mqlab.bench.messages import Call, Job, Record
+from mqlab.bench.load.answer import Answer, AnswerError
+from mqlab.bench.load.messages import Call, Job, Record
 
 _KEEPALIVE_S = 3.0
 """Below the 5 s of uvicorn and others: a connection that the server is about to close must not be used again."""
@@ -65,11 +65,12 @@ class Sender:
             async with self._session.post(self._url, data=body) as response:
                 if response.status != 200:
                     return f"HTTP {response.status}: {await response.text():.300}"
-                await self._read(response.content, record)
+                try:
+                    await self._read(response.content, record)
+                except AnswerError as error:
+                    return f"{error}{_unlike_a_stream(response.content_type)}"
         except TimeoutError:
             return f"no whole answer within {self._job.timeout_s:g} s (--request-timeout)"
-        except AnswerError as error:
-            return str(error)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         return ""
@@ -79,6 +80,11 @@ class Sender:
         while data := await content.readany():
             answer.feed(data, time.monotonic_ns())
         answer.close()
+
+
+def _unlike_a_stream(content_type: str) -> str:
+    """What explains a bad answer: that it never said it was a stream."""
+    return "" if content_type == "text/event-stream" else f"; it came as {content_type}: are --base-url and --endpoint an OpenAI API's?"
 
 
 async def _until(due_ns: int) -> None:

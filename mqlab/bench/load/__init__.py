@@ -1,0 +1,1 @@
+"""Sends requests from processes of their own and stamps what comes back."""

@@ -1,0 +1,61 @@
+"""Where results go: found out before a run, written after it; and what is told on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mqlab.errors import ConfigError
+
+
+def check_output(path: str | None) -> None:
+    """Find out before the run whether ``--output-json`` can be written.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if path is not None:
+        check_place(Path(path), "--output-json")
+
+
+def check_place(path: Path, flag: str) -> None:
+    """Find out before the run whether its result can be written as ``path``.
+
+    Raises:
+        ConfigError: names ``flag`` and the remedy.
+    """
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{flag}={str(path)!r}: its folder does not exist; make it first")
+    if path.is_dir():
+        raise ConfigError(f"{flag}={str(path)!r} is a folder; name a file in it")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"{flag}={str(path)!r} may not be written by this user; name another file")
+
+
+def check_new_folder(folder: Path, flag: str) -> None:
+    """Make a folder where it is missing.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{flag}={str(folder)!r} cannot be made a folder ({error.strerror}); name another") from None
+
+
+def write_output(path: str | None, record: Mapping[str, Any]) -> None:
+    """Write a result where one was asked for."""
+    if path is not None:
+        Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Say on stderr what was asked for and is not done."""
+    for note in notes:
+        print(f"mqlab: {note}", file=sys.stderr)
