@@ -1,7 +1,7 @@
-"""One arm of a comparison, in a front process of its own: ``python -m mqlab.bench.arm``.
+"""One arm of a comparison, in a front process of its own: ``python -m mqlab.bench.arm ANSWERS_FD``.
 
 The arm arrives pickled on stdin, from the parent and nobody else; then each line on stdin asks for one run, and each line on
-stdout answers with what it measured. The end of stdin ends the process, and its engine with it.
+ANSWERS_FD answers with what it measured. The end of stdin ends the process, and its engine with it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from typing import IO
 
 import msgspec
 import numpy as np
@@ -34,7 +35,7 @@ from mqlab.types import ModelInfo, Request, SamplingParams
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
-_READY_LIMIT = 1 << 20
+_LINE_LIMIT = 64 << 20
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -77,8 +78,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def main() -> None:
     """Serve runs until stdin ends."""
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what anybody prints must not come between the answers
+    answers = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
     sys.path[:] = pickle.load(sys.stdin.buffer)
     arm: Arm = pickle.load(sys.stdin.buffer)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -90,8 +90,7 @@ def main() -> None:
 
 
 async def _serve(arm: Arm, answer: Callable[[Answer], object]) -> None:
-    lines = await _stdin()
-    async with make_client(arm.topology, wiring_of(arm), preset=arm.preset, **arm.options) as client:
+    async with lines_of(sys.stdin.buffer) as lines, make_client(arm.topology, wiring_of(arm), preset=arm.preset, **arm.options) as client:
         pin(arm.cores, {"front": os.getpid(), "engine": client.info.pid})
         generate = local.generating(client, text=arm.detokenize != "none")
         answer(Answer(info=client.info))
@@ -107,10 +106,15 @@ async def _serve(arm: Arm, answer: Callable[[Answer], object]) -> None:
             answer(Answer(run=running.result()))
 
 
-async def _stdin() -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=_READY_LIMIT)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    return reader
+@asynccontextmanager
+async def lines_of(pipe: IO[bytes]) -> AsyncIterator[asyncio.StreamReader]:
+    """Reads a pipe on the running loop; closes it afterwards."""
+    reader = asyncio.StreamReader(limit=_LINE_LIMIT)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    try:
+        yield reader
+    finally:
+        transport.close()
 
 
 async def _until_end(lines: asyncio.StreamReader) -> None:

@@ -125,7 +125,7 @@ def _typed(name: str, value: str, hint: Any) -> Any:
     """The text as a value of the setting's type."""
     if value == "none" and type(None) in getattr(hint, "__args__", ()):
         return None
-    if value in ("on", "off"):
+    if value in ("on", "off") and bool in (hint, *getattr(hint, "__args__", ())):
         value = "true" if value == "on" else "false"
     try:
         return msgspec.convert(value, hint, strict=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import pickle
 import secrets
 import signal
@@ -23,7 +24,7 @@ from tqdm import tqdm
 
 from mqlab.bars import progress_bar
 from mqlab.bench.affinity import parse_cores
-from mqlab.bench.arm import Answer, Run, Work
+from mqlab.bench.arm import Answer, Run, Work, lines_of
 from mqlab.bench.arms import CONTROL, Arm, make_arms
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
@@ -33,11 +34,10 @@ from mqlab.client.sync import LoopThread
 from mqlab.config import EngineConfig, Settings, Timing
 from mqlab.errors import BenchError, EngineStartError
 from mqlab.models.resolve import resolve
-from mqlab.probes.recording import new_recording
+from mqlab.probes.recording import begin_recording
 from mqlab.record.metadata import environment, write_meta
 from mqlab.types import ModelInfo
 
-_LINE_LIMIT = 64 << 20
 _END_S = 10.0
 _TAIL_BYTES = 4000
 
@@ -90,7 +90,9 @@ def _check(arm: Arm) -> None:
 
 def _all_arms(plain: Sequence[Arm], *, control: bool) -> list[Arm]:
     """The arms, each recorded by the light probes in a folder of its own, and behind them the baseline without probes."""
-    folder = new_recording(Settings.read().cache_dir.resolve() / "recordings", "compare")
+    folder = begin_recording("compare")
+    if folder is None:
+        return list(plain)
     arms = [replace(arm, record=_recording(folder, number, arm)) for number, arm in enumerate(plain)]
     return [*arms, replace(plain[0], label=f"{plain[0].label} {CONTROL}")] if control else arms
 
@@ -133,20 +135,23 @@ async def _started(stack: contextlib.AsyncExitStack, arm: Arm, config: CompareCo
 @contextlib.asynccontextmanager
 async def _launched(arm: Arm) -> AsyncIterator[ArmProcess]:
     """An arm's process, ended on the way out."""
-    with tempfile.TemporaryFile() as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "mqlab.bench.arm",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-            limit=_LINE_LIMIT,
-            start_new_session=True,
-        )
+    reading, writing = os.pipe()
+    # A pipe of its own for the answers: whatever the interpreter or a library prints, it is not one of them.
+    with tempfile.TemporaryFile() as log, os.fdopen(reading, "rb", buffering=0) as file:
         try:
-            yield ArmProcess(arm, process, log)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "mqlab.bench.arm", str(writing)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        try:
+            async with lines_of(file) as answers:
+                yield ArmProcess(arm, process, answers, log)
         finally:
             await _end(process)
 
@@ -169,13 +174,15 @@ class ArmProcess:
     """The parent's end of an arm.
 
     Args:
-        log: the file that its stderr goes to.
+        answers: its lines.
+        log: the file that its stdout and stderr go to.
     """
 
-    def __init__(self, arm: Arm, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
+    def __init__(self, arm: Arm, process: asyncio.subprocess.Process, answers: asyncio.StreamReader, log: IO[bytes]) -> None:
         self.label = arm.label
         self._arm = arm
         self._process = process
+        self._answers = answers
         self._log = log
 
     async def ready(self) -> ModelInfo:
@@ -215,8 +222,7 @@ class ArmProcess:
             await self._process.stdin.drain()
 
     async def _answer(self) -> Answer:
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        line = await self._answers.readline()
         if line:
             return msgspec.json.decode(line, type=Answer)
         await self._process.wait()

@@ -1,6 +1,6 @@
 """From stamps to latencies: the arithmetic of one request. Pure functions of what was recorded.
 
-    ttft   from when the request was due (or sent: see ``Definitions``) to the first event with new tokens
+    ttft   from when the request was due (or sent: ``LoadConfig.from_schedule``) to the first event with new tokens
     e2el   from the same moment to the last event with new tokens
     tpot   (last event - first event) / (output tokens - tokens of the first event); where each event carries one token this is
            (e2el - ttft) / (output tokens - 1), the definition of ``vllm bench serve``. Requests with a single event have none.

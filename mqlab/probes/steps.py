@@ -25,7 +25,10 @@ from mqlab.wire.spec import Spec
 _SUMS = ("schedule_ns", "launch_ns", "device_ns", "sample_ns", "output_ns", "tokens", "new_tokens")
 _FLUSH_NS = 50_000_000
 _LAUNCHED = 16
-_NOTED = 11  # numbers that StepProbe.step puts by
+_NOTED = struct.Struct("11q")  # what StepProbe.step puts by
+_NOTED_BYTES = _NOTED.size
+_ROOM_BYTES = 512 * _NOTED_BYTES
+_note = _NOTED.pack_into
 
 
 class Parts:
@@ -110,7 +113,8 @@ class StepProbe:
         self._log = sink.log(STEP)
         self._lines = sink.lines()
         self._added: dict[str, int] = {}
-        self._noted: list[int] = []
+        self._noted = bytearray(_ROOM_BYTES)
+        self._used = 0
         self._scheduled_rows: list[EngineRow] = []
         self._due_ns = 0
         self._spent_ns = 0
@@ -131,24 +135,38 @@ class StepProbe:
         now = monotonic_ns()
         parts, new = self._parts, sampled.count
         sequences, tokens = _size(parts.flying.popleft(), new) if parts.flying else (len(sampled.tokens), new)
-        stamps = flight.begin_ns, flight.begun_ns, flight.wait_ns, flight.waited_ns, landed_ns, now
-        self._noted += (*stamps, parts.launch_ns, parts.sample_ns, sequences, tokens, new)
+        _note(
+            self._noted,
+            self._used,
+            flight.begin_ns,
+            flight.begun_ns,
+            flight.wait_ns,
+            flight.waited_ns,
+            landed_ns,
+            now,
+            parts.launch_ns,
+            parts.sample_ns,
+            sequences,
+            tokens,
+            new,
+        )
+        self._used += _NOTED_BYTES
         if self._added and _may_be_new(parts.launched, events, self._added):
             self._note_scheduled(flight.begin_ns, _planned(parts.launched) or _newest(events, self._added))
         parts.launch_ns = parts.sample_ns = 0
         if parts.launched:
             parts.launched.clear()
-        if now > self._due_ns:
+        if now > self._due_ns or self._used == _ROOM_BYTES:
             self._due_ns = now + _FLUSH_NS
             self.flush()
 
     def flush(self) -> None:
         """Write what is put by."""
-        if not self._noted:
+        if not self._used:
             return
         begin = thread_time_ns()
-        noted, self._noted = self._noted, []
-        rows = _rows(np.frombuffer(struct.pack(f"{len(noted)}q", *noted), np.int64).reshape(-1, _NOTED))
+        rows = _rows(np.frombuffer(self._noted, np.int64, self._used // 8).reshape(-1, _NOTED_BYTES // 8))
+        self._used = 0
         self._sums += rows.sum(axis=0)
         self._count += len(rows)
         self._log.extend(rows.data.cast("B"))

@@ -76,7 +76,12 @@ def _files(capture: Capture) -> str:
 
 def note(text: str, *paths: Path) -> str:
     """Where files are and what they are for."""
-    return f"<div>{escape(text)} {', '.join(f'<code>{escape(str(path))}</code>' for path in paths)}</div>"
+    return f"<div>{escape(text)} {', '.join(f'<code>{escape(_shown(path))}</code>' for path in paths)}</div>"
+
+
+def _shown(path: Path) -> str:
+    """A path that names nobody: pages are saved with notebooks, and notebooks are passed on."""
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def difference_html(diff: CaptureDiff) -> str:

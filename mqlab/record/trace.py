@@ -46,7 +46,9 @@ class Trace:
         """
         folder = archive.existing(folder)
         if not is_recording(folder):
-            raise TraceError(f"{folder} holds no recording: no process wrote *.events, *.counters or *.requests.jsonl there")
+            inside = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and is_recording(path)]
+            hint = f"; in it are {', '.join(inside)}, which Trace.merge puts together" if inside else ""
+            raise TraceError(f"{folder} holds no recording: no process wrote *.events, *.counters or *.requests.jsonl there{hint}")
         meta, note = read_meta(folder)
         run = str(meta.get("run", folder.resolve().name))
         tables, notes = read_folder(folder, run)

@@ -116,6 +116,17 @@ def test_a_model_that_only_one_arm_names_is_looked_for_before_anything_starts() 
         compare(ECHO, CompareConfig(vary="model=echo,nowhere", **SMALL))
 
 
+def test_where_nothing_can_be_recorded_arms_run_all_the_same(cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    result = compare(ECHO, CompareConfig(topologies="inproc,aio", **SMALL))
+    assert result.void == [] and result.probe_cost() is None
+    assert [arm["recording"] for arm in result.meta["arms"]] == [None, None]
+
+
+def test_what_an_interpreter_prints_at_its_start_is_no_answer(noisy: None) -> None:
+    assert compare(ECHO, CompareConfig(topologies="aio,inproc", control=False, **SMALL)).void == []
+
+
 def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its folder does not exist"):
         module.main(ECHO, CompareConfig(output_json=str(tmp_path / "no" / "r.json"), **SMALL), Timing())

@@ -103,6 +103,11 @@ def test_a_refused_connection_is_a_failure() -> None:
     assert all("Cannot connect" in record.error for record in outcome.records)
 
 
+def test_what_an_interpreter_prints_at_its_start_is_no_frame(noisy: None) -> None:
+    outcome, _ = run_against(Script(usage=USAGE), 2)
+    assert [record.error for record in outcome.records] == ["", ""]
+
+
 def test_progress_is_told_while_it_runs() -> None:
     seen: list[int] = []
     with mock_openai(Script(delay_s=0.3)) as mock:

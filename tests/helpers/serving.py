@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -151,3 +152,13 @@ except MqlabError as error:
 def mqlab_command(*arguments: str) -> list[str]:
     """The command line as users type it."""
     return [sys.executable, "-c", "from mqlab.cli import entry; entry()", *arguments]
+
+
+def accepts(url: str) -> bool:
+    """Whether anybody listens there."""
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port))).close()
+    except OSError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""The shipped notebooks in a kernel (C59): each output comes while its cell runs, and nothing is left running at the end."""
+"""The shipped notebooks in a kernel (C59, C75): each output comes while its cell runs, and nothing is left running at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from processes import ended
 from waiting import until_sync
 
-pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # jupyter_client's own
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter_client's own
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 OF_THE_KERNEL = ("status", "execute_input", "comm_msg", "comm_close")
@@ -44,6 +44,17 @@ class Page:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_cell_is_compared_or_says_that_it_cannot_be(path: Path) -> None:
+    """Else ``pytest --nbval``, which compares whatever is not marked, fails where ``--nbval-lax`` passes."""
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    unmarked = [
+        cell.source for cell in code if ("NBVAL_CHECK_OUTPUT" in cell.source) == ("nbval-ignore-output" in cell.metadata.get("tags", ()))
+    ]
+    assert unmarked == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_shipped_notebook_speaks_in_time_and_leaves_nothing(path: Path, new_kernel: Any) -> None:
     page, process = Page(new_kernel.client), psutil.Process(new_kernel.pid)
     for cell in nbformat.read(path, as_version=4).cells:
@@ -54,6 +65,7 @@ def test_a_shipped_notebook_speaks_in_time_and_leaves_nothing(path: Path, new_ke
     until_sync(lambda: all(ended(child) for child in process.children(recursive=True)))
 
 
+@pytest.mark.full
 def test_a_shipped_notebook_that_fails_half_way_leaves_no_engine(new_kernel: Any) -> None:
     page, process = Page(new_kernel.client), psutil.Process(new_kernel.pid)
     code = [cell.source for cell in nbformat.read(NOTEBOOKS[0], as_version=4).cells if cell.cell_type == "code"]

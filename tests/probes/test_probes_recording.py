@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,10 @@ import psutil
 import pytest
 from waiting import until
 
-from mqlab.probes.recording import KEPT, Recording, new_recording
-from mqlab.probes.sink import Sink
+from mqlab.probes.recording import KEPT, Recording, begin_recording, new_recording
+from mqlab.probes.sink import Lines, Sink
 from mqlab.record.events import read_events
+from mqlab.record.requests import EngineRow
 from mqlab.topologies import make_client
 from mqlab.types import Request, SamplingParams
 from mqlab.wire.spec import Spec
@@ -65,6 +67,29 @@ def test_new_recordings_are_in_order_and_few(tmp_path: Path) -> None:
     assert folders[-1].name.endswith("-run-22-x")
     assert sorted(path for path in root.iterdir() if path.name != "mine") == folders[-KEPT:]
     assert (root / "mine").is_dir(), "what is no recording stays"
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MQLAB_CACHE", str(tmp_path / "file" / "cache"))
+    assert begin_recording("lab") is None
+    assert "the probe recording is dropped" in caplog.text
+    monkeypatch.setenv("MQLAB_CACHE", str(tmp_path / "cache"))
+    folder = begin_recording("lab")
+    assert folder is not None and folder.parent == tmp_path / "cache" / "recordings"
+
+
+def test_half_a_line_is_an_error(tmp_path: Path) -> None:
+    """A disk that fills up takes what it has room for: what comes later must not go on behind that."""
+    lines, (soft, hard) = Lines(tmp_path / "file"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            lines.write([EngineRow("a", 1, 2), EngineRow("b", 3, 4)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    lines.close()
+    assert (tmp_path / "file").stat().st_size == 40
 
 
 @pytest.mark.parametrize("topology", ["mq", "v1"])

@@ -131,15 +131,7 @@ def test_steps_and_tokens_are_counted(tmp_path: Path, target: str) -> None:
     core.close()
 
 
-def test_the_device_s_time_is_the_device_s(tmp_path: Path) -> None:
-    core = Wiring(Spec("mqlab.engine.echo:build", {"device_time": 0.01})).recorded(tmp_path).build_core()
-    core.add(ask("a", tokens=3))
-    drain(core)
-    assert (rows(tmp_path)[:, 3] >= 10_000_000).all()
-    core.close()
-
-
-def test_faults_inside_are_measured(tmp_path: Path) -> None:
+def test_what_the_device_takes_is_its_own_and_faults_inside_are_measured(tmp_path: Path) -> None:
     core = metered(tmp_path, "echo_core", Spec("mqlab.probes.faults:FaultyCore", {"slow_step": 0.01}))
     core.add(ask("a", tokens=2))
     drain(core)

@@ -264,6 +264,11 @@ def test_what_is_no_trace_says_so(tmp_path: Path) -> None:
         Trace.load(tmp_path)
 
 
+def test_a_folder_of_recordings_names_them(folder: Path) -> None:
+    with pytest.raises(TraceError, match=r"holds no recording: .* there; in it are run, which Trace.merge"):
+        Trace.load(folder.parent)
+
+
 def test_runs_merge_on_one_clock(tmp_path: Path) -> None:
     one, two = record(tmp_path / "one"), record(tmp_path / "two")
     for folder in (one, two):

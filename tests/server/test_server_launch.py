@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 from processes import ended, gone
-from serving import FAST, Process, echo_command, mqlab_command, running
+from serving import FAST, Process, accepts, echo_command, mqlab_command, running
 from waiting import until, until_sync
 
 LONG: dict[str, Any] = {"prompt": "Hello world", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
@@ -84,7 +84,7 @@ async def test_a_second_signal_does_not_wait_for_streams(model_folder: Path, tmp
         async with httpx.AsyncClient(base_url=process.url) as client:
             await _until_running(client, 1)
         process.popen.send_signal(signal.SIGTERM)
-        await until(lambda: not _accepts(process.url))
+        await until(lambda: not accepts(process.url))
         process.popen.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.popen.wait, 10) == 0
         assert "shutting down" in await stream
@@ -103,20 +103,11 @@ async def test_a_stopped_engine_does_not_hold_up_the_stop(model_folder: Path, tm
         assert gone(process.engine_pid)
 
 
-def _accepts(url: str) -> bool:
-    host, port = url.removeprefix("http://").split(":")
-    try:
-        socket.create_connection((host, int(port))).close()
-    except OSError:
-        return False
-    return True
-
-
 def test_whoever_connects_too_early_waits_for_the_answer(model_folder: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with running(echo_command(model_folder, port=port), tmp_path) as process:
-        until_sync(lambda: _accepts(f"http://127.0.0.1:{port}"), timeout=30)
+        until_sync(lambda: accepts(f"http://127.0.0.1:{port}"), timeout=30)
         response = httpx.get(f"http://127.0.0.1:{port}/health", timeout=60)
         assert response.status_code == 200
         process.wait_ready()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import aiohttp
@@ -13,10 +14,11 @@ from fronts import FAST, attached, socket_of
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import gone
-from serving import echo_command, running
+from serving import accepts, echo_command, running
 from waiting import until, until_sync
 
 from mqlab.client.http import HttpClient
+from mqlab.errors import RequestFailed
 from mqlab.types import Call, Reply, Request, SamplingParams, Step
 from mqlab.wire.codecs import MsgpackCodec
 from mqlab.wire.native import FrontInfo, Unframer, frame
@@ -114,11 +116,30 @@ async def test_a_server_can_be_found_attached_to_and_stopped(model_folder: Path,
         assert gone(process.engine_pid) and Registry().entries() == []
 
 
-def test_a_killed_server_is_dropped_by_whoever_looks_next(model_folder: Path, tmp_path: Path) -> None:
-    with running(echo_command(model_folder), tmp_path) as process:
+async def test_attached_streams_finish_while_a_server_drains(model_folder: Path, tmp_path: Path) -> None:
+    with running(echo_command(model_folder, drain_timeout=20.0, device_time=0.005), tmp_path) as process:
+        await asyncio.to_thread(process.wait_ready)
+        (entry,) = Registry().entries()
+        assert entry.socket is not None
+        async with HttpClient(entry.socket, FAST) as client:
+            running_on = client.generate(Request("a", [4], SamplingParams(max_tokens=200, ignore_eos=True)))
+            tokens = list((await anext(running_on)).tokens)
+            process.popen.send_signal(signal.SIGTERM)
+            await until(lambda: not accepts(process.url))
+            with pytest.raises(RequestFailed, match="shutting down"):
+                await anext(client.generate(Request("b", [4], SHORT)))
+            tokens += [token async for delta in running_on for token in delta.tokens]
+            assert len(tokens) == 200
+        assert await asyncio.to_thread(process.popen.wait, 10) == 0
+
+
+@pytest.mark.parametrize("topology", ["inproc", "v1"])
+def test_a_killed_server_is_dropped_by_whoever_looks_next(model_folder: Path, tmp_path: Path, topology: str) -> None:
+    with running(echo_command(model_folder, topology=topology), tmp_path) as process:
         process.wait_ready()
-        assert len(Registry().entries()) == 1
+        (entry,) = Registry().entries()
         process.popen.kill()
         process.popen.wait()
         assert Registry().entries() == []
+        assert entry.socket is not None and not Path(entry.socket).parent.exists()
         until_sync(lambda: gone(process.engine_pid))

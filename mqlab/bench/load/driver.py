@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import selectors
 import subprocess
 import sys
@@ -140,10 +141,21 @@ class _LoadProcess:
         self._job = job
 
     def __enter__(self) -> _LoadProcess:
-        command = [sys.executable, "-P", "-m", "mqlab.bench.load.worker"]
-        # Not in the terminal's group: an interrupt is the benchmark's business, which then ends its processes.
-        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0)
-        self.stdin, self.stdout = cast(FileIO, self.popen.stdin), cast(FileIO, self.popen.stdout)
+        # A pipe of its own for the frames: whatever the interpreter or a library prints, it is not one of them.
+        reading, writing = os.pipe()
+        self.frames = FileIO(reading)
+        command = [sys.executable, "-P", "-m", "mqlab.bench.load.worker", str(writing)]
+        try:
+            # Not in the terminal's group: an interrupt is the benchmark's business, which then ends its processes.
+            self.popen = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, process_group=0, pass_fds=(writing,)
+            )
+        except BaseException:
+            self.frames.close()
+            raise
+        finally:
+            os.close(writing)
+        self.stdin = cast(FileIO, self.popen.stdin)
         try:
             self.tell(self._job)
         except BaseException:  # an interrupt, too: who was not entered is not left
@@ -155,7 +167,7 @@ class _LoadProcess:
         self.popen.kill()
         self.popen.wait()
         self.stdin.close()
-        self.stdout.close()
+        self.frames.close()
 
     def tell(self, message: ToWorker) -> None:
         try:
@@ -164,7 +176,7 @@ class _LoadProcess:
             raise BenchError(self._ended()) from None
 
     def hear(self, decoder: msgspec.msgpack.Decoder[FromWorker]) -> FromWorker:
-        frame = read_frame(self.stdout)
+        frame = read_frame(self.frames)
         if frame is None:
             raise BenchError(self._ended())
         message = decoder.decode(frame)
@@ -194,7 +206,7 @@ class _Fleet:
         got: dict[_LoadProcess, T] = {}
         with selectors.DefaultSelector() as selector:
             for process in self._processes:
-                selector.register(process.stdout, selectors.EVENT_READ, process)
+                selector.register(process.frames, selectors.EVENT_READ, process)
             while len(got) < len(self._processes):
                 for key, _ in selector.select():
                     message = key.data.hear(self._decoder)

@@ -1,4 +1,4 @@
-"""What passes between the benchmark and its load processes: length-prefixed msgpack over stdin and stdout.
+"""What passes between the benchmark and its load processes: length-prefixed msgpack over a pipe each way.
 
     benchmark                      load process
       Job          ──────────►       makes ready, sends the warm-up

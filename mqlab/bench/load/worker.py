@@ -1,4 +1,4 @@
-"""A load process: ``python -m mqlab.bench.load.worker``, one job from stdin to stdout (see messages).
+"""A load process: ``python -m mqlab.bench.load.worker FRAMES_FD``, one job from stdin to FRAMES_FD (see messages).
 
 It does nothing but send and stamp while the run lasts: bodies come encoded, figures are made elsewhere, records leave at the end.
 It ends with its parent, whose end of the pipe is its stdin.
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import sys
 import traceback
 from io import FileIO
 
@@ -25,8 +26,7 @@ _TELL_S = 0.25
 
 def main() -> None:
     """Run one job."""
-    frames_in, frames_out = FileIO(os.dup(0)), FileIO(os.dup(1), "w")
-    os.dup2(2, 1)  # what anything prints must not get between the frames
+    frames_in, frames_out = FileIO(os.dup(0)), FileIO(int(sys.argv[1]), "w")
     _allow_many_sockets()
     with contextlib.suppress(BrokenPipeError):
         try:
