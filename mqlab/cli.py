@@ -7,8 +7,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mqlab.arguments import build_parser, compare_configs, latency_configs, load_configs, serve_configs, throughput_configs
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
@@ -88,48 +89,14 @@ def _fetch(namespace: argparse.Namespace) -> Command:
     return run
 
 
-def _throughput(namespace: argparse.Namespace) -> Command:
-    configs = throughput_configs(namespace)
+def _main(read: Callable[[argparse.Namespace], Sequence[Any]], module: str) -> Callable[[argparse.Namespace], Command]:
+    """A command that reads its configs and hands them to a module's ``main``, which is imported only then."""
 
-    def run() -> int:
-        from mqlab.bench.throughput import main as throughput
+    def command(namespace: argparse.Namespace) -> Command:
+        configs = read(namespace)
+        return lambda: import_module(module).main(*configs)
 
-        return throughput(*configs)
-
-    return run
-
-
-def _latency(namespace: argparse.Namespace) -> Command:
-    configs = latency_configs(namespace)
-
-    def run() -> int:
-        from mqlab.bench.latency import main as latency
-
-        return latency(*configs)
-
-    return run
-
-
-def _load(namespace: argparse.Namespace) -> Command:
-    configs = load_configs(namespace)
-
-    def run() -> int:
-        from mqlab.bench.serve import main as load
-
-        return load(*configs)
-
-    return run
-
-
-def _compare(namespace: argparse.Namespace) -> Command:
-    configs = compare_configs(namespace)
-
-    def run() -> int:
-        from mqlab.bench.compare import main as compare
-
-        return compare(*configs)
-
-    return run
+    return command
 
 
 def _ps(namespace: argparse.Namespace) -> Command:
@@ -214,12 +181,16 @@ def _bench(namespace: argparse.Namespace) -> Command:
     return _BENCHES[namespace.bench](namespace)
 
 
-_BENCHES: dict[str, Callable[[argparse.Namespace], Command]] = {"throughput": _throughput, "latency": _latency, "serve": _load}
+_BENCHES: dict[str, Callable[[argparse.Namespace], Command]] = {
+    "throughput": _main(throughput_configs, "mqlab.bench.throughput"),
+    "latency": _main(latency_configs, "mqlab.bench.latency"),
+    "serve": _main(load_configs, "mqlab.bench.serve"),
+}
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {
     "serve": _serve,
     "fetch": _fetch,
     "bench": _bench,
-    "compare": _compare,
+    "compare": _main(compare_configs, "mqlab.bench.compare"),
     "ps": _ps,
     "stop": _stop,
     "profile": _profile,

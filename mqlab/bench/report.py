@@ -270,11 +270,16 @@ def _draw_timeline(axes: Axes, result: ServeResult) -> None:
 
 
 def _draw_distribution(axes: Axes, result: ServeResult) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
     for name, style in (("ttft", "-"), ("tpot", "--"), ("inter_chunk", ":"), ("e2el", "-.")):
         values = values_of(result.requests, name)
         values = values[values == values]
         if len(values):
             axes.ecdf(1e3 * values, label=name, ls=style)
     axes.set(xlabel="ms", ylabel="share at or below", xscale="log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False, fontsize=8)

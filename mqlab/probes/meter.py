@@ -34,8 +34,9 @@ class Meter:
 
     def __init__(self, sink: Sink, edge: str, direction: str, cost_ns: int) -> None:
         name = self._name = f"socket.{edge}.{direction}"
-        figures = [f"{name}.{word}" for word in ("messages", "bytes", "frames", "ns", "eagain")]
+        figures = [f"{name}.{word}" for word in ("messages", "bytes", "frames", "ns")]
         self._block = sink.block(*figures, *(f"probe.{name}.{word}" for word in ("events", "ns", "dropped")))
+        self._refusals = sink.block(f"{name}.eagain")
         self._log = sink.log(MESSAGE, f"{edge}.{direction}")
         self._sink = sink  # which lives as long as anything writes there
         self._cost_ns = cost_ns
@@ -51,7 +52,8 @@ class Meter:
             self._bytes += size
             self._frames += frames
             self._ns += spent
-            self._write()
+            count, cost = self._messages, self._messages * self._cost_ns
+            self._block.write(count, self._bytes, self._frames, self._ns, count, cost, self._log.dropped)
         except Exception as error:
             self._drop(error)
 
@@ -59,18 +61,13 @@ class Meter:
         """See Direction.again."""
         try:
             self._eagain += 1
-            self._write()
+            self._refusals.write(self._eagain)
         except Exception as error:
             self._drop(error)
 
-    def _write(self) -> None:
-        count = self._messages
-        figures = count, self._bytes, self._frames, self._ns, self._eagain
-        self._block.write(*figures, count, count * self._cost_ns, self._log.dropped)
-
     def _drop(self, error: Exception) -> None:
         if self._log is not NOTHING:
-            self._log = self._block = dropped(self._name, error)
+            self._log = self._block = self._refusals = dropped(self._name, error)
 
 
 def rehearse(sink: Sink) -> Callable[[], object]:

@@ -25,6 +25,7 @@ _RECEIVERS = frozenset((zmq.PULL, zmq.DEALER, zmq.ROUTER))
 # Plain numbers: pyzmq's own are enums, whose operators take longer than all the counting.
 _DONTWAIT = int(zmq.DONTWAIT)
 _SNDMORE = int(zmq.SNDMORE)
+_send, _recv = zmq.Socket.send, zmq.Socket.recv
 
 
 class MeteredSocket(zmq.Socket[bytes]):
@@ -51,12 +52,12 @@ class MeteredSocket(zmq.Socket[bytes]):
         """See zmq.Socket.send. A multipart message is counted with its last frame."""
         begin = monotonic_ns()
         try:
-            sent = zmq.Socket.send(self, data, flags or _DONTWAIT, copy, track, **kwargs)
+            sent = _send(self, data, flags or _DONTWAIT, copy, track, **kwargs)
         except zmq.Again:
             self._sent.again()
             if flags:
                 raise
-            sent = zmq.Socket.send(self, data, flags, copy, track, **kwargs)
+            sent = _send(self, data, flags, copy, track, **kwargs)
         if flags and int(flags) & _SNDMORE:
             self._held_frames += 1
             self._held_bytes += len(data)
@@ -68,12 +69,12 @@ class MeteredSocket(zmq.Socket[bytes]):
         """See zmq.Socket.recv: a message of one frame. One of several is for ``recv_multipart``."""
         begin = monotonic_ns()
         try:
-            frame = zmq.Socket.recv(self, flags or _DONTWAIT, copy, track)
+            frame = _recv(self, flags or _DONTWAIT, copy, track)
         except zmq.Again:
             self._received.again()
             if flags:
                 raise
-            frame = zmq.Socket.recv(self, flags, copy, track)
+            frame = _recv(self, flags, copy, track)
             begin = 0  # most of that was no work but waiting
         self._received.note(1, len(frame), begin)
         return frame
@@ -82,9 +83,9 @@ class MeteredSocket(zmq.Socket[bytes]):
         """See zmq.Socket.recv_multipart. Its time is with the wait, where it had to."""
         begin = monotonic_ns()
         try:
-            frames = [zmq.Socket.recv(self, flags, copy, track)]
+            frames = [_recv(self, flags, copy, track)]
             while self.getsockopt(zmq.RCVMORE):
-                frames.append(zmq.Socket.recv(self, flags, copy, track))
+                frames.append(_recv(self, flags, copy, track))
         except zmq.Again:
             self._received.again()
             raise

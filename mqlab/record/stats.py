@@ -43,7 +43,12 @@ class Interval:
         return self.low <= number <= self.high
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return f"{_short(self.value)} [{_short(self.low)}, {_short(self.high)}]"
+
+
+def _short(value: float) -> str:
+    """Four digits, and thousands apart rather than powers of ten."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def bootstrap_ci(

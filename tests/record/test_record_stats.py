@@ -201,4 +201,5 @@ def test_percentiles() -> None:
 
 def test_interval_reads_as_text() -> None:
     assert str(Interval(1.23456, 1.1, 1.3)) == "1.235 [1.1, 1.3]"
+    assert str(Interval(123456.7, 999.96, -2000.0)) == "123,457 [1000, -2,000]"
     assert 1.2 in Interval(1.2, 1.1, 1.3) and 1.4 not in Interval(1.2, 1.1, 1.3)
