@@ -1,4 +1,4 @@
-"""``mqlab compare``: arms that differ in one setting, each in a front process of its own, run in turns (A B C A B C …).
+"""``mqlab compare``: arms that differ in one setting, each in a front process of its own, run in turns (A B C, B C A, C A B, …).
 
 Every arm gets the same greedy requests in a round, fresh ones every round, and must give the same tokens. All engines are up before
 the first run and idle while another arm runs, so what changes over time changes for all.
@@ -115,9 +115,11 @@ async def _run(arms: Sequence[Arm], config: CompareConfig, seed: int, progress: 
         with progress_bar("comparing", total=len(arms) * config.rounds, unit="run", shown=progress) as bar:
             for round_number in range(config.rounds):
                 work = Work(seed + 1 + round_number, config.num_prompts, config.input_len, config.output_len)
-                for process, done in zip(processes, runs, strict=True):
-                    bar.set_postfix_str(process.label)
-                    done.append(await process.run(work))
+                for place in range(len(arms)):
+                    # Each round begins with another arm, so that none always runs behind the same one.
+                    number = (place + round_number) % len(arms)
+                    bar.set_postfix_str(processes[number].label)
+                    runs[number].append(await processes[number].run(work))
                     bar.update()
         for process in processes:
             process.dismiss()
