@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from mqlab.probes.sink import Sink
 from mqlab.record.events import STEP
 from mqlab.record.requests import EngineRow
 from mqlab.types import Call, Delta, Event, ModelInfo, Reply, Request, Step
+from mqlab.wire.leaving import on_leave
 from mqlab.wire.spec import Spec
 
 _SUMS = ("schedule_ns", "launch_ns", "device_ns", "sample_ns", "output_ns", "tokens", "new_tokens")
@@ -292,9 +294,11 @@ def build(*, core: Spec, wraps: tuple[Spec, ...], folder: Path) -> Core:
 def _meter(core: Core, inner: Core, folder: Path) -> Core:
     cost_ns(meter.rehearse)  # before the threads start that will open sockets: the engine is not ready yet
     parts = Parts()
-    metered = MeteredCore(core, StepProbe(Sink.of(folder, "engine"), parts, cost_ns(rehearse)))
+    probe = StepProbe(Sink.of(folder, "engine"), parts, cost_ns(rehearse))
     meter_runner(inner, parts)
-    return metered
+    weak = weakref.ref(probe)
+    on_leave(lambda: (alive := weak()) and alive.flush())
+    return MeteredCore(core, probe)
 
 
 def meter_runner(core: Any, parts: Parts) -> None:

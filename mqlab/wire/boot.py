@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 
 from mqlab.errors import MqlabError
+from mqlab.wire.leaving import leave
 from mqlab.wire.log import log_to_stderr
 from mqlab.wire.parent import StopOnSigterm, leave_with_parent
 from mqlab.wire.report import Reporter
@@ -26,6 +27,7 @@ def main() -> None:
     stop = StopOnSigterm()
     log_to_stderr()
     status = _run(Reporter(report_fd), run_dir, stop)
+    leave()
     if os.getppid() != parent_pid:
         remove_tree(run_dir)  # nobody else is left to do it
     sys.stdout.flush()
