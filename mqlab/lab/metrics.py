@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from mqlab.lab.panels import footer, summary
+from mqlab.lab.rows import rows_html, rows_text
 from mqlab.lab.view import View
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ class Metrics:
         return pandas.DataFrame(self.rows, columns=["figure", "value"])
 
     def __repr__(self) -> str:
-        width = max(len(label) for label, _ in self.rows)
-        return "\n".join([f"{self.title}:", *(f"  {label:{width}}  {value}" for label, value in self.rows)])
+        return rows_text(f"{self.title}:", self.rows)
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f'<tr><th style="text-align:left">{escape(label)}</th><td style="text-align:left">{escape(value)}</td></tr>'
-            for label, value in self.rows
-        )
-        return f"<table><caption>{escape(self.title)}</caption>{cells}</table>"
+        return rows_html(self.title, self.rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 
 from mqlab.bench.comparison import Comparison
 from mqlab.errors import ConfigError
+from mqlab.lab.rows import rows_html, rows_text
 from mqlab.record.archive import SUFFIX as TRACE_SUFFIX
 from mqlab.record.capture import META, Capture
 from mqlab.record.operators import TorchCapture
@@ -38,15 +38,13 @@ class Saved:
         return {name: value for name, value in self.record.items() if isinstance(value, _SHOWN)}
 
     def __repr__(self) -> str:
-        width = max(map(len, self.figures), default=0)
-        return "\n".join([str(self.path), *(f"  {name:{width}}  {_text(value)}" for name, value in self.figures.items())])
+        return rows_text(str(self.path), self._rows())
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(_text(value))}</td></tr>'
-            for name, value in self.figures.items()
-        )
-        return f"<table><caption>{escape(self.path.name)}</caption>{cells}</table>"
+        return rows_html(self.path.name, self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [(name, _text(value)) for name, value in self.figures.items()]
 
 
 def open_saved(path: str) -> Trace | Capture | TorchCapture | Comparison | Saved:

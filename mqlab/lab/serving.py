@@ -17,11 +17,11 @@ from mqlab.errors import ConfigError, EngineStartError
 from mqlab.lab.registry import Served
 from mqlab.lab.session import Session
 from mqlab.models.resolve import resolve
+from mqlab.wire.process import log_tail
 from mqlab.wire.registry import Entry, Registry
 
 _POLL_S = 0.05
 _KEPT_LOGS = 20
-_TAIL_BYTES = 4000
 
 
 def served_of(arguments: argparse.Namespace) -> Served:
@@ -125,12 +125,10 @@ def _wait_ready(child: subprocess.Popen[bytes], log: Path, timeout: float) -> En
     deadline = time.monotonic() + timeout
     while (entry := Registry().find(str(child.pid))) is None:
         if child.poll() is not None:
-            raise EngineStartError(f"the server ended with status {child.returncode}; its log is {log}", child.returncode, _tail(log))
+            raise EngineStartError(f"the server ended with status {child.returncode}; its log is {log}", child.returncode, log_tail(log))
         if time.monotonic() > deadline:
-            raise EngineStartError(f"the server was not ready within {timeout:g} s (start_timeout); its log is {log}", log_tail=_tail(log))
+            raise EngineStartError(
+                f"the server was not ready within {timeout:g} s (start_timeout); its log is {log}", log_tail=log_tail(log)
+            )
         time.sleep(_POLL_S)
     return entry
-
-
-def _tail(log: Path) -> str:
-    return log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")

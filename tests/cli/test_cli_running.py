@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from processes import gone
-from serving import Process, echo_command, running
+from serving import Process, echo_command, echo_server, running
 
 from mqlab import cli
 from mqlab.lab.session import Session
@@ -23,9 +23,8 @@ Told = Callable[..., str]
 @pytest.fixture(scope="module")
 def server(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """An echo engine behind HTTP that stays up."""
-    with running(echo_command(model_folder, topology="mq"), tmp_path_factory.mktemp("server")) as process:
-        yield process.wait_ready()
-        process.stop(10)
+    with echo_server(model_folder, tmp_path_factory.mktemp("server"), topology="mq") as process:
+        yield process
 
 
 @pytest.fixture

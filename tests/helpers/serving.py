@@ -127,6 +127,14 @@ def running(command: Sequence[str], folder: Path) -> Iterator[Process]:
         psutil.wait_procs(children, timeout=5)
 
 
+@contextmanager
+def echo_server(model_folder: Path, folder: Path, **options: Any) -> Iterator[Process]:
+    """A server with an echo engine that stays up while the block runs; ``options`` are those of echo_command."""
+    with running(echo_command(model_folder, **options), folder) as process:
+        yield process.wait_ready()
+        process.stop(10)
+
+
 def echo_command(
     model_folder: Path, *, port: int = 0, topology: str = "v1", drain_timeout: float = 1.0, timing: Timing = FAST, **core: Any
 ) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from processes import gone
-from serving import Process, echo_command, running
+from serving import Process, echo_command, echo_server, running
 from tiny_gguf import tiny_weights, write_gguf
 
 from mqlab.config import EngineConfig, Timing
@@ -32,9 +32,8 @@ HELLO = "Hello there world"
 @pytest.fixture(scope="module")
 def server(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """Somebody's server, which stays up."""
-    with running(echo_command(model_folder, topology="mq"), tmp_path_factory.mktemp("server")) as process:
-        yield process.wait_ready()
-        process.stop(10)
+    with echo_server(model_folder, tmp_path_factory.mktemp("server"), topology="mq") as process:
+        yield process
 
 
 @pytest.fixture
