@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         EngineStartError,
         InvalidRequest,
         ModelError,
+        ModelUnavailable,
         MqlabError,
         ProfileError,
         RequestError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         TraceError,
     )
     from mqlab.front.llm import LLM
+    from mqlab.params import StructuredOutputs
     from mqlab.types import Completion, SamplingParams
 
     __version__: str
@@ -42,17 +44,24 @@ __all__ = [
     "EngineStartError",
     "InvalidRequest",
     "ModelError",
+    "ModelUnavailable",
     "MqlabError",
     "ProfileError",
     "RequestError",
     "RequestFailed",
     "SamplingParams",
+    "StructuredOutputs",
     "TraceError",
     "__version__",
     "load_ipython_extension",
 ]
 
-_ELSEWHERE = {"LLM": "mqlab.front.llm", "Completion": "mqlab.types", "SamplingParams": "mqlab.types"}
+_ELSEWHERE = {
+    "LLM": "mqlab.front.llm",
+    "Completion": "mqlab.types",
+    "SamplingParams": "mqlab.types",
+    "StructuredOutputs": "mqlab.params",
+}
 
 
 def __getattr__(name: str) -> Any:

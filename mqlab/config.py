@@ -15,6 +15,9 @@ import msgspec
 from mqlab.errors import ConfigError
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+Policy = Literal["fcfs", "priority"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+LoadFormat = Literal["auto", "dummy"]
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
@@ -71,14 +74,27 @@ class EngineConfig:
     num_scheduler_steps: int = option(1, "decode steps that one schedule runs; more than one is multi-step scheduling, vLLM 0.6")
     async_scheduling: bool = option(False, "plan and launch the next step while one is on the device")
     enable_chunked_prefill: bool = option(True, "share the token budget between prompts and decode; always on")
-    enable_prefix_caching: bool = option(False, "keep the KV blocks of prompts for later ones; always off, as there is no such cache")
+    multi_step_stream_outputs: bool = option(True, "a message for each token of a multi-step schedule; off, one for all of them")
+    enable_prefix_caching: bool = option(True, "keep the KV blocks of prompts for later requests that begin alike")
+    scheduling_policy: Policy = option("fcfs", "who goes first: by arrival, or by the requests' priority", choices=("fcfs", "priority"))
+    num_speculative_tokens: int = option(0, "tokens guessed from the text so far and verified in one step; 0 is off")
+    prompt_lookup_max: int = option(4, "longest run of last tokens that a guess looks for in the text so far")
+    prompt_lookup_min: int = option(2, "shortest such run")
+    max_logprobs: int = option(20, "logprobs that a request may ask for; -1 sets no limit")
+    logprobs_mode: LogprobsMode = option(
+        "raw_logprobs", "logprobs of the model, or of what is drawn from", choices=("raw_logprobs", "processed_logprobs")
+    )
+    load_format: LoadFormat = option("auto", "weights of the model, or dummy ones for its shape", choices=("auto", "dummy"))
     gpu_memory_utilization: float | None = option(None, "share of a GPU's memory; on a CPU --kv-cache-gb sizes the KV cache")
 
     def __post_init__(self) -> None:
         check_types(self)
         _check_at_least(self, 2, "max_model_len")
         _check_at_least(self, 1, "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps")
-        _check_at_least(self, 0, "num_threads", "log_stats_interval")
+        _check_at_least(self, 0, "num_threads", "log_stats_interval", "num_speculative_tokens")
+        _check_at_least(self, 1, "prompt_lookup_min")
+        _check_at_least(self, self.prompt_lookup_min, "prompt_lookup_max")
+        _check_at_least(self, -1, "max_logprobs")
         check(self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
         check(bool(self.model), self, "model", "must not be empty")
         check(
@@ -91,11 +107,10 @@ class EngineConfig:
 
     def _check_fixed(self) -> None:
         """What other engines let one choose and this one does not."""
-        chunked, cached = self.enable_chunked_prefill, self.enable_prefix_caching
+        chunked = self.enable_chunked_prefill
         check(
             chunked, self, "enable_chunked_prefill", "is not possible: this scheduler has no other way to run prompts; leave the flag out"
         )
-        check(not cached, self, "enable_prefix_caching", "is not possible: this engine keeps no prompts; leave the flag out")
         share = self.gpu_memory_utilization
         check(share is None or 0 < share <= 1, self, "gpu_memory_utilization", "must be in (0, 1]")
 

@@ -5,7 +5,8 @@
     ├── ModelError          the model cannot be found, fetched or read
     ├── RequestError        this request only; the engine is fine
     │   ├── InvalidRequest  refused when added            HTTP 400
-    │   └── RequestFailed   died while being processed    HTTP 500
+    │   ├── RequestFailed   died while being processed    HTTP 500
+    │   └── ModelUnavailable  no model, or another one than it was made for    HTTP 503
     ├── CallError           a control call failed; the engine is fine
     │   └── CallTimeout     … or did not answer in time
     ├── EngineDeadError     everything from now on; carries the first cause and the child's traceback
@@ -38,11 +39,15 @@ class RequestError(MqlabError):
 
 
 class InvalidRequest(RequestError, ValueError):
-    """Refused when added: out of range, too long, duplicate id."""
+    """Refused when added: out of range, too long, duplicate id; or it turns out that it leaves no token to choose."""
 
 
 class RequestFailed(RequestError):
     """Died while being processed."""
+
+
+class ModelUnavailable(RequestError):
+    """The engine has no model just now, or another one than the request was tokenised for; it may be sent again."""
 
 
 class CallError(MqlabError):

@@ -7,96 +7,57 @@ client they belong to, so that several front processes can share one core.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mqlab.errors import InvalidRequest
+from mqlab.logprobs import Logprobs
+from mqlab.params import SamplingParams
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 Finish = Literal["stop", "length", "abort", "error"]
 """Why a sequence ended: an end or stop token (or string), a length limit, an abort, a failure."""
 
-MAX_N = 16384
+PoolingKind = Literal["mean", "last", "cls"]
+"""Which hidden states make an embedding: the mean of all, the last token's, the first one's."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen and when a request ends. Names and ranges are vLLM's.
+class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Embed the prompt: one vector of its final hidden states.
 
     Attributes:
-        n: choices per prompt, each a request of its own in the core (seed + i), in [1, 16384].
-        temperature: in [0, 2]; below 1e-5 it is greedy.
-        top_p: keep the smallest set of tokens with this share of probability, in (0, 1].
-        top_k: keep the k likeliest tokens; 0 or -1 keeps all.
-        seed: the tokens of a seeded request depend on this alone, never on its neighbours.
-        max_tokens: new tokens at most; None means up to the context limit.
-        min_tokens: end tokens and stop ids are masked before this many new tokens.
-        stop: strings that end the text; found by the front, so the core overshoots.
-        stop_token_ids: token ids that end the request; the id is in ``tokens``, its text is not in the text.
-        include_stop_str_in_output: keep the stop string in the text.
-        ignore_eos: go on after the model's end token.
-        skip_special_tokens: leave special tokens out of the text.
-
-    Raises:
-        InvalidRequest: a value is out of its range; the message names field, value and limit.
+        kind: their mean, the last token's, or the first one's.
+        normalize: to length 1.
     """
 
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    skip_special_tokens: bool = True
-
-    def __post_init__(self) -> None:
-        _require(1 <= self.n <= MAX_N, "n", self.n, f"must be in [1, {MAX_N}]")
-        in_range = math.isfinite(self.temperature) and 0 <= self.temperature <= 2
-        _require(in_range, "temperature", self.temperature, "must be in [0, 2]; 0 is greedy")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]; 1 turns it off")
-        _require(self.top_k >= -1, "top_k", self.top_k, "must be at least 1, or 0 or -1 to turn it off")
-        _require(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", self.seed, "must fit in 64 bits")
-        enough = self.max_tokens is None or self.max_tokens >= 1
-        _require(enough, "max_tokens", self.max_tokens, "must be at least 1, or None for the context limit")
-        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "must be at least 0")
-        if self.max_tokens is not None:
-            _require(self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, f"must not exceed max_tokens ({self.max_tokens})")
-        _require(all(self.stop), "stop", self.stop, "must not hold an empty string")
-        _require(all(i >= 0 for i in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "must be token ids, 0 or above")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
-        return self.temperature < 1e-5 or self.top_k == 1
+    kind: PoolingKind = "mean"
+    normalize: bool = True
 
 
-def _require(ok: bool, field: str, value: object, limit: str) -> None:
-    if not ok:
-        raise InvalidRequest(f"{field}={value!r} {limit}")
-
-
-class Request(msgspec.Struct, frozen=True, tag="r", array_like=True, gc=False):
-    """Generate from a prompt.
+class Request(msgspec.Struct, frozen=True, tag="r", array_like=True, omit_defaults=True, gc=False):
+    """Generate from a prompt, or embed it.
 
     Attributes:
         id: unique among the client's live requests.
         prompt: token ids, at least one.
         params: ``n`` and ``stop`` are the front's business; the core ignores them.
         client: index of the front process that asks.
+        priority: under the priority policy the lowest goes first.
+        salt: cached prompts are shared among requests of one salt only.
+        epoch: of the model that the prompt was tokenised for; None takes whichever is loaded.
+        pooling: embed the prompt, generate nothing.
     """
 
     id: str
     prompt: Sequence[TokenId]
     params: SamplingParams
     client: int = 0
+    priority: int = 0
+    salt: str = ""
+    epoch: int | None = None
+    pooling: Pooling | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="a", array_like=True, gc=False):
@@ -119,9 +80,9 @@ Command = Request | Abort | Call
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why one request failed: ``invalid`` was refused when added, ``failed`` died while being processed."""
+    """Why one request failed: ``invalid`` was refused, or contradicted itself on the way, ``failed`` died, ``unavailable`` met no model."""
 
-    kind: Literal["invalid", "failed"]
+    kind: Literal["invalid", "failed", "unavailable"]
     message: str
 
 
@@ -134,6 +95,9 @@ class Delta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
         stop_reason: the stop token id that ended it, None for the model's own end token.
         error: set with ``finish="error"``.
         text: filled only by layouts that detokenise on the engine's side.
+        logprobs: of ``tokens``, where asked for.
+        prompt_logprobs: of the prompt's tokens from the second on, where asked for; on the request's first delta.
+        embedding: of the prompt, float32 [hidden], where asked for; on its only delta.
     """
 
     id: str
@@ -142,6 +106,9 @@ class Delta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     stop_reason: int | None = None
     error: Failure | None = None
     text: str | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+    embedding: bytes | None = None
 
 
 class Step(msgspec.Struct, tag="s", array_like=True, gc=False):
@@ -167,9 +134,6 @@ class Dead(msgspec.Struct, frozen=True, tag="d", array_like=True, gc=False):
     traceback: str = ""
 
 
-Event = Step | Reply | Dead
-
-
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of the engine behind it; sent with the handshake.
 
@@ -182,6 +146,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         num_blocks: KV blocks in the pool.
         block_size: tokens a block.
         pid: the process that owns the core.
+        epoch: counts the models that were loaded, from 1; an unloaded engine keeps that of the last one.
+        state: whether it can serve; an engine asleep has given up its KV memory.
+        hidden_size: length of an embedding; 0 where there are none.
     """
 
     name: str
@@ -195,6 +162,18 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     block_size: int = 0
     pid: int = 0
+    epoch: int = 1
+    state: Literal["ready", "unloaded", "asleep"] = "ready"
+    hidden_size: int = 0
+
+
+class Model(msgspec.Struct, frozen=True, tag="m", array_like=True, gc=False):
+    """The engine's model was loaded, unloaded, put to sleep or woken; to every client."""
+
+    info: ModelInfo
+
+
+Event = Step | Reply | Dead | Model
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +182,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stamp_ns: CLOCK_MONOTONIC when taken.
         finished: ended requests by reason.
+        prefix_queries: prompt tokens that were looked up in the prefix cache; prefix_hits: those found.
+        drafted: tokens that were guessed by speculative decoding; accepted: those that the model confirmed.
     """
 
     stamp_ns: int = 0
@@ -215,6 +196,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     generation_tokens: int = 0
     preemptions: int = 0
     finished: dict[str, int] = {}
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def kv_usage(self) -> float:
@@ -254,6 +239,37 @@ class Usage(msgspec.Struct, frozen=True):
         return self.prompt_tokens + self.completion_tokens
 
 
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
+    """A token with the logarithm of its probability.
+
+    Attributes:
+        token: its id.
+        text: what it adds to the text, so that the texts of all tokens together are the text: of several tokens that make one
+            character the last has it; hidden special tokens, the end token and ids without an entry have none.
+        raw: the bytes that it stands for by itself: a part of a character just that part, a special token its name.
+        logprob: natural logarithm.
+        rank: among the whole vocabulary, from 1.
+        top: the likeliest tokens in its place, in order.
+    """
+
+    token: int
+    text: str
+    raw: bytes
+    logprob: float
+    rank: int
+    top: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What to call it: its text, a special token's name, or ``bytes:\\xe2…`` for a part of a character (as OpenAI does)."""
+        if self.text:
+            return self.text
+        try:
+            return self.raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.raw)
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """What one choice of a request gained: new text and new tokens.
 
@@ -265,6 +281,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         finish: set on the last output of a choice.
         stop_reason: the stop string or stop token id that ended it.
         usage: set on the very last output of the request.
+        logprobs: one for each of ``tokens``, where asked for; their text may run ahead of ``text``, which is held back for stop strings.
+        prompt_logprobs: one for each token of the prompt, where asked for; None for the first. On the first output of choice 0.
     """
 
     id: str
@@ -274,30 +292,61 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     finish: Finish | None = None
     stop_reason: str | int | None = None
     usage: Usage | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One whole choice."""
+    """One whole choice; ``logprobs``, where asked for, are of each of its tokens."""
 
     index: int
     text: str
     tokens: tuple[int, ...]
     finish: Finish
     stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished request with all its choices."""
+    """A finished request with all its choices.
+
+    Attributes:
+        prompt_logprobs: one for each token of the prompt, where asked for; None for the first.
+    """
 
     id: str
     prompt_tokens: tuple[int, ...]
     choices: tuple[Choice, ...]
     usage: Usage
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
     @property
     def text(self) -> str:
         """The first choice's text."""
         return self.choices[0].text
+
+
+class Tokens(msgspec.Struct, frozen=True, gc=False):
+    """A prompt as token ids, with the epoch of the model that they are for; see ModelInfo."""
+
+    ids: list[int]
+    epoch: int
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt as a vector.
+
+    Attributes:
+        values: one for each hidden unit of the model.
+        prompt_tokens: tokens of the prompt.
+    """
+
+    values: tuple[float, ...]
+    prompt_tokens: int
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{value:.4f}" for value in self.values[:3])
+        return f"<Embedding of {self.prompt_tokens} tokens: {len(self.values)} values [{first}, …]>"
 
 
 class Edge(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ def _run(reporter: Reporter, run_dir: Path, stop: StopOnSigterm) -> int:
         entry = pickle.load(sys.stdin.buffer)
         entry.build(reporter, run_dir)
     except BaseException as error:
+        leave()  # here, where the error's frames still hold the core and its probes
         if stop.asked:
             return 0
         # What mqlab raises on purpose says all that a user needs, and the parent prints it.

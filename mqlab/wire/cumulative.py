@@ -5,7 +5,9 @@ An option beside any codec, so that what it costs can be measured. Source: vLLM'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from mqlab.types import Command, Delta, Event, ModelInfo, Step
 
@@ -56,5 +58,4 @@ class CumulativeCodec:
 
 
 def _with_tokens(delta: Delta, tokens: list[int]) -> Delta:
-    fields: dict[str, Any] = {"finish": delta.finish, "stop_reason": delta.stop_reason, "error": delta.error, "text": delta.text}
-    return Delta(delta.id, tokens, **fields)
+    return msgspec.structs.replace(delta, tokens=tokens)

@@ -68,7 +68,7 @@ def judge(page: StatsPage, timing: Timing) -> Health:
 
 def _limit(phase: Phase, timing: Timing) -> float:
     if phase is Phase.LOADING:
-        return math.inf  # start_timeout is its limit, and the client's start enforces that
+        return math.inf  # at the start start_timeout is its limit, and the client enforces that; later it is up to who asked for it
     if phase is Phase.IDLE:
         return timing.idle_interval + timing.step_limit  # renewed only every idle_interval
     return timing.step_limit

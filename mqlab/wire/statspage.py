@@ -38,6 +38,10 @@ class _Word(IntEnum):
     PROMPT_TOKENS = 7
     GENERATION_TOKENS = 8
     PREEMPTIONS = 9
+    PREFIX_QUERIES = 10
+    PREFIX_HITS = 11
+    DRAFTED = 12
+    ACCEPTED = 13
 
 
 _SIZE = 4096
@@ -96,6 +100,10 @@ class StatsPage:
         words[_Word.PROMPT_TOKENS] = stats.prompt_tokens
         words[_Word.GENERATION_TOKENS] = stats.generation_tokens
         words[_Word.PREEMPTIONS] = stats.preemptions
+        words[_Word.PREFIX_QUERIES] = stats.prefix_queries
+        words[_Word.PREFIX_HITS] = stats.prefix_hits
+        words[_Word.DRAFTED] = stats.drafted
+        words[_Word.ACCEPTED] = stats.accepted
 
     def read(self) -> EngineStats:
         """The counters and gauges published last."""
@@ -110,6 +118,10 @@ class StatsPage:
             prompt_tokens=words[_Word.PROMPT_TOKENS],
             generation_tokens=words[_Word.GENERATION_TOKENS],
             preemptions=words[_Word.PREEMPTIONS],
+            prefix_queries=words[_Word.PREFIX_QUERIES],
+            prefix_hits=words[_Word.PREFIX_HITS],
+            drafted=words[_Word.DRAFTED],
+            accepted=words[_Word.ACCEPTED],
         )
 
     def close(self) -> None:

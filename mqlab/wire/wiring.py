@@ -45,14 +45,15 @@ class Wiring:
     @staticmethod
     def of(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
         """The wiring of a real engine: the scheduling core over the torch runner."""
-        runner = Spec("mqlab.model.runner:build", {"config": config})
-        core = Spec("mqlab.engine.engine_core:build", {"config": config, "runner": runner})
+        runner = Spec("mqlab.model.load:build", {"config": config})
+        finder = Spec("mqlab.model.load:foresee")
+        core = Spec("mqlab.engine.engine_core:build", {"config": config, "runner": runner, "finder": finder})
         return Wiring(core, codec=codec, timing=timing or Timing(), log_stats_interval=config.log_stats_interval)
 
     @staticmethod
     def echo(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
         """The wiring of a core without a model, which answers at once: what is left is the layout's own cost."""
-        passed = ("max_num_seqs", "block_size", "num_scheduler_steps", "async_scheduling")
+        passed = ("max_num_seqs", "block_size", "num_scheduler_steps", "async_scheduling", "multi_step_stream_outputs")
         core = Spec("mqlab.engine.echo:build", {name: getattr(config, name) for name in passed})
         return Wiring(core, codec=codec, timing=timing or Timing(), log_stats_interval=config.log_stats_interval)
 

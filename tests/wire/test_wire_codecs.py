@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlab.errors import ConfigError
-from mqlab.types import Abort, Call, Dead, Delta, Failure, ModelInfo, Reply, Request, SamplingParams, Step
+from mqlab.params import StructuredOutputs
+from mqlab.types import Abort, Call, Dead, Delta, Failure, Model, ModelInfo, Pooling, Reply, Request, SamplingParams, Step
 from mqlab.wire.codecs import CODECS, Codec, make_codec
 
 ids = st.text(max_size=20)
 numbers = st.integers(0, 2**62)
-tokens = st.lists(st.integers(0, 2**31 - 1), max_size=50)
+token = st.integers(0, 2**31 - 1)
+tokens = st.lists(token, max_size=50)
 plain: Any = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=10),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
@@ -33,23 +35,28 @@ params = st.builds(
     max_tokens=st.none() | st.integers(10, 99),
     min_tokens=st.integers(0, 10),
     stop=st.lists(st.text(min_size=1, max_size=9), max_size=3).map(tuple),
-    stop_token_ids=st.lists(numbers, max_size=3).map(tuple),
+    stop_token_ids=st.lists(token, max_size=3).map(tuple),
     ignore_eos=st.booleans(),
+    presence_penalty=st.floats(-2, 2),
+    repetition_penalty=st.floats(0.1, 9),
+    min_p=st.floats(0, 1),
+    logprobs=st.none() | st.integers(-1, 9),
+    prompt_logprobs=st.none() | st.integers(-1, 9),
+    logit_bias=st.dictionaries(token, st.floats(-100, 100), max_size=3),
+    allowed_token_ids=st.none() | st.lists(token, min_size=1, max_size=3).map(tuple),
+    bad_word_ids=st.lists(st.lists(token, min_size=1, max_size=3).map(tuple), max_size=2).map(tuple),
+    structured_outputs=st.none() | st.builds(StructuredOutputs, regex=st.text(max_size=9)),
 )
-requests = st.builds(Request, ids, tokens, params, numbers)
+poolings = st.none() | st.builds(Pooling, st.sampled_from(["mean", "last", "cls"]), st.booleans())
+requests = st.builds(Request, ids, tokens, params, numbers, st.integers(-9, 9), ids, st.none() | numbers, poolings)
 commands = st.one_of(
     requests,
     st.builds(Abort, st.lists(ids, max_size=5).map(tuple), numbers),
     st.builds(Call, numbers, ids, st.lists(plain, max_size=3).map(tuple), numbers),
 )
-failures = st.none() | st.builds(Failure, st.sampled_from(["invalid", "failed"]), ids)
+failures = st.none() | st.builds(Failure, st.sampled_from(["invalid", "failed", "unavailable"]), ids)
 finishes = st.sampled_from([None, "stop", "length", "abort", "error"])
 deltas = st.builds(Delta, ids, tokens, finishes, st.none() | numbers, failures, st.none() | st.text(max_size=9))
-events = st.one_of(
-    st.builds(Step, st.lists(deltas, max_size=9), numbers),
-    st.builds(Reply, numbers, plain, st.none() | ids, numbers),
-    st.builds(Dead, ids, ids),
-)
 infos = st.builds(
     ModelInfo,
     name=ids,
@@ -59,6 +66,14 @@ infos = st.builds(
     max_prompt_len=numbers,
     eos_token_ids=st.lists(numbers, max_size=3).map(tuple),
     pid=numbers,
+    epoch=numbers,
+    state=st.sampled_from(["ready", "unloaded", "asleep"]),
+)
+events = st.one_of(
+    st.builds(Step, st.lists(deltas, max_size=9), numbers),
+    st.builds(Reply, numbers, plain, st.none() | ids, numbers),
+    st.builds(Dead, ids, ids),
+    st.builds(Model, infos),
 )
 
 
