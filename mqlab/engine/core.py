@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from mqlab.errors import RequestError
+from mqlab.errors import ModelUnavailable, RequestError
 from mqlab.plan import InFlight, SampledTokens
-from mqlab.types import Abort, Call, Command, Delta, Event, Failure, ModelInfo, Reply, Request, Step
+from mqlab.types import Abort, Call, Command, Delta, Event, Failure, ModelInfo, Request, Step
 
 
 class Core(Protocol):
@@ -17,24 +17,35 @@ class Core(Protocol):
     and finish, add, abort and call remain legal: an add only queues, an abort only marks (its blocks are freed by
     ``finish``, after the device is done), a call is deferred and its Reply is among the events of ``finish``.
 
-    Attributes:
-        info: what clients must know.
-        calls: control calls by name: at least ``stats``, ``start_profile``, ``stop_profile``, ``ping``.
+    A call that takes long is done in parts, each a flight like a step: ``loading`` tells them apart. Whatever holds for a step in flight
+    holds for them.
     """
 
-    info: ModelInfo
-    calls: Mapping[str, Callable[..., Any]]
+    @property
+    def info(self) -> ModelInfo:
+        """What clients must know, as of now."""
+        ...
+
+    @property
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        """Control calls by name: at least ``stats``, ``start_profile``, ``stop_profile``, ``ping``."""
+        ...
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         ...
 
+    @property
+    def loading(self) -> bool:
+        """Whether what ``begin`` launches next, or has launched, is part of a call (a load): no step, and it may take minutes."""
+        ...
+
     def add(self, request: Request) -> None:
         """Queue a request.
 
         Raises:
-            InvalidRequest: it can never run, or its id is live; nothing else is harmed.
+            InvalidRequest: it can never run, or its id is live. ModelUnavailable: no model, or another one. Nothing else is harmed.
         """
         ...
 
@@ -42,12 +53,12 @@ class Core(Protocol):
         """End a client's requests with finish "abort"; unknown ids are ignored. Returns their last deltas (in flight: none yet)."""
         ...
 
-    def call(self, call: Call) -> Reply | None:
-        """Run one control call; None when it is deferred to ``finish``."""
+    def call(self, call: Call) -> list[Event]:
+        """Run one control call: its Reply, behind what else clients must know; its Reply comes from ``finish`` when it is deferred."""
         ...
 
     def begin(self) -> InFlight:
-        """Schedule one step and launch it. Only when ``has_work``."""
+        """Schedule one step and launch it, or launch a part of a call. Only when ``has_work``."""
         ...
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
@@ -77,7 +88,7 @@ def _add(core: Core, request: Request) -> list[Event]:
     try:
         core.add(request)
     except RequestError as error:
-        failure = Failure("invalid", str(error))
+        failure = Failure("unavailable" if isinstance(error, ModelUnavailable) else "invalid", str(error))
         return [Step([Delta(request.id, [], finish="error", error=failure)], client=request.client)]
     return []
 
@@ -88,8 +99,7 @@ def _abort(core: Core, abort: Abort) -> list[Event]:
 
 
 def _call(core: Core, call: Call) -> list[Event]:
-    reply = core.call(call)
-    return [reply] if reply is not None else []
+    return core.call(call)
 
 
 _HANDLERS: dict[type, Callable[[Core, Any], list[Event]]] = {Request: _add, Abort: _abort, Call: _call}

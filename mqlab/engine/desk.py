@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 from mqlab.clock import Clock
-from mqlab.engine.admission import admit, derived_seed
-from mqlab.engine.calls import answer
+from mqlab.engine.admission import Admission, check_fields, derived_seed
+from mqlab.engine.available import check_available
+from mqlab.engine.burst import one_by_one
+from mqlab.engine.calls import Switchboard
 from mqlab.engine.finish import verdict
+from mqlab.engine.grammar import Grammars
+from mqlab.engine.pooling import embedding
 from mqlab.engine.profile import Profiler
 from mqlab.engine.sequence import Key, Sequence
+from mqlab.engine.takeoff import Landed
 from mqlab.errors import InvalidRequest
-from mqlab.plan import InFlight
-from mqlab.types import Call, Delta, EngineStats, Event, Finish, ModelInfo, Reply, Request, Step
+from mqlab.logprobs import Logprobs
+from mqlab.plan import InFlight, SampledTokens
+from mqlab.types import Call, Delta, EngineStats, Event, Failure, Finish, ModelInfo, Request, Step
+
+logger = logging.getLogger("mqlab.engine")
+
+_NOTHING_LEFT = (
+    "no token was left to choose: allowed_token_ids, bad_words, min_tokens, logit_bias and structured_outputs together mask the whole "
+    "vocabulary; relax one of them"
+)
+
+
+COUNTERS = frozenset(("preemptions", "prefix_queries", "prefix_hits", "drafted", "accepted"))
+"""Fields of EngineStats that a core's queues count, and that go on when they are made anew."""
 
 
 class Desk:
@@ -23,61 +42,87 @@ class Desk:
     With ``depth`` 2 a core runs ahead (vLLM's async scheduling): while its caller waits for one flight, the next has been launched. That
     one stays in flight between ``settle`` and ``depart``; an abort then ends its request at once, and its last tokens go nowhere.
 
+    Requests are admitted once ``serve`` has said for which model; it says so again after each change.
+
     Args:
-        info: the limits that requests are held to.
-        seed: base of the seeds of requests that bring none.
         clock: stamps the statistics.
-        release: takes a sequence that ended out of the core's queues and frees its blocks.
-        gauges: the fields of EngineStats that only the core knows, at this moment.
-        depth: steps in flight at once, at most.
+
+    Attributes:
+        calls: the control calls that every core has; a core may add its own.
     """
 
-    def __init__(
-        self,
-        info: ModelInfo,
-        seed: int,
-        clock: Clock,
-        release: Callable[[Sequence], None],
-        gauges: Callable[[], dict[str, int]],
-        depth: int = 1,
-    ) -> None:
-        self._info = info
-        self._eos = frozenset(info.eos_token_ids)
-        self._seed = seed
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._release = release
-        self._gauges = gauges
-        self._depth = depth
+        self._gauges: Callable[[], dict[str, int]] = dict
+        self._past: dict[str, int] = {}
         self._profiler = Profiler()
         self._live: dict[Key, Sequence] = {}
         self._flights: deque[InFlight] = deque()
         self._in_flight = False
         self._marked: list[Sequence] = []
-        self._deferred: list[Call] = []
         self._arrivals = self._steps = self._prompt_tokens = self._generation_tokens = 0
         self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
-        self.calls: Mapping[str, Callable[..., Any]] = {
+        self.calls: dict[str, Callable[..., Any]] = {
             "ping": lambda: True,
             "stats": self.stats,
             "start_profile": self._profiler.start,
             "stop_profile": self._profiler.stop,
         }
+        self._board = Switchboard(self.calls)
+
+    def serve(
+        self,
+        info: ModelInfo,
+        seed: int,
+        release: Callable[[Sequence], None],
+        gauges: Callable[[], dict[str, int]],
+        depth: int = 1,
+        one_by_one: bool = True,
+        max_logprobs: int = -1,
+        grammars: Grammars | None = None,
+    ) -> None:
+        """Hold requests to a model from now on. Only while nothing is live and nothing in flight; what was counted goes on.
+
+        Args:
+            info: the limits that requests are held to.
+            seed: base of the seeds of requests that bring none.
+            release: takes a sequence that ended out of the core's queues and frees its blocks.
+            gauges: the fields of EngineStats that only the core knows, at this moment; of its counters, since ``serve``.
+            depth: steps in flight at once, at most.
+            one_by_one: the tokens that several rounds gave go out in a message each.
+            max_logprobs, grammars: as Admission takes them.
+        """
+        self._past = {name: count for name, count in self._tally().items() if name in COUNTERS}
+        self._info = info
+        self._admission = Admission(info, max_logprobs, grammars)
+        self._seed = seed
+        self._release = release
+        self._gauges = gauges
+        self._depth = depth
+        self._one_by_one = one_by_one
 
     @property
     def busy(self) -> bool:
-        """Whether any request is live, or a step in flight."""
-        return bool(self._live or self._flights)
+        """Whether any request is live, a step in flight, or a call under way."""
+        return bool(self._live or self._flights or self._board.working)
+
+    @property
+    def loading(self) -> bool:
+        """Whether a call in parts is under way: what departs next, or has departed, is one of them and no step."""
+        return self._board.working
 
     def admit(self, request: Request) -> Sequence:
         """Make a request live.
 
         Raises:
-            InvalidRequest: it can never run, or its id is live.
+            InvalidRequest: it can never run, or its id is live. ModelUnavailable: no model, or another one.
         """
+        check_fields(request)
+        check_available(self._info, request)
         key = request.client, request.id
         if key in self._live:
             raise InvalidRequest(f"request id {request.id!r} is live already; give each live request an id of its own")
-        sequence = admit(request, self._info, derived_seed(self._seed, self._arrivals))
+        sequence = self._admission.admit(request, derived_seed(self._seed, self._arrivals))
         self._arrivals += 1
         self._live[key] = sequence
         return sequence
@@ -91,15 +136,27 @@ class Desk:
             self._mark(sequence)
         return []
 
-    def call(self, call: Call) -> Reply | None:
+    def call(self, call: Call) -> list[Event]:
         """Answer a control call, or keep it for ``settle`` when in flight."""
-        if not self._in_flight:
-            return answer(self.calls, call)
-        self._deferred.append(call)
-        return None
+        self._board.take(call)
+        return [] if self._in_flight else self._board.answers()
+
+    def announce(self, event: Event) -> None:
+        """What a call tells clients beside its answer, and before it."""
+        self._board.announce(event)
+
+    def expel(self, failure: Failure) -> None:
+        """End every live request, for a call. What is in flight is waited for, and its tokens go nowhere."""
+        while self._flights:
+            try:
+                self._flights.popleft().wait()
+            except Exception as error:
+                logger.warning("a step of which nobody wanted to hear failed", exc_info=error)
+        for step in self._end_all(self._live.values(), "error", failure):
+            self.announce(step)
 
     def depart(self, launch: Callable[[], InFlight | None]) -> InFlight:
-        """Launch as many steps as may be in flight: from here to ``settle`` nothing that the device reads may change.
+        """Launch as many steps as may be in flight, or a part of the call under way: from here to ``settle`` nothing may change.
 
         Args:
             launch: launches one step; None when it must wait for one in flight.
@@ -107,32 +164,49 @@ class Desk:
         Returns:
             the oldest flight, for which ``settle`` is to be called.
         """
+        self._in_flight = True
+        if self._board.working:
+            return self._board.part()
         while len(self._flights) < self._depth and (flight := launch()) is not None:
             self._flights.append(flight)
-        self._in_flight = True
         return self._flights[0]
 
-    def settle(self, gains: Iterable[tuple[Sequence, tuple[int, ...]]]) -> list[Event]:
-        """The oldest step came back: hand out its tokens, end what is done or marked, answer what was asked meanwhile.
+    def settle(self, land: Callable[[SampledTokens], Landed], sampled: SampledTokens) -> list[Event]:
+        """What departed came back: hand out its tokens, end what is done or marked, answer what was asked meanwhile.
 
         Args:
-            gains: sequence and new token ids of all that sampled; those behind its end are dropped.
+            land: tells of a step whose it was.
         """
-        self._flights.popleft()
         self._in_flight = False
+        if self._board.working:
+            events = [*self._end_all(self._taken_marks(), "abort"), *self._board.landed()]
+        else:
+            events = self._hand_out(land(sampled), sampled)
+        return events + self._board.answers()
+
+    def _hand_out(self, landed: Landed, sampled: SampledTokens) -> list[Event]:
+        """The oldest step came back. Tokens behind a sequence's end are dropped."""
+        self._flights.popleft()
         self._steps += 1
         self._profiler.stepped()
+        for row, logprobs in sampled.prompts.items():
+            landed.flown[row].note_scores(logprobs)
+        for row, state in sampled.pooled.items():
+            landed.flown[row].note_state(state)
         outbox: defaultdict[int, list[Delta]] = defaultdict(list)
-        for sequence, tokens in gains:
+        for sequence, tokens, own in zip(landed.drew, sampled.tokens, sampled.logprobs or repeat(None, len(sampled.tokens)), strict=True):
             sequence.owed -= len(tokens)
             if not sequence.ended:
-                outbox[sequence.client].append(self._gain(sequence, tokens))
-        for sequence in self._marked:
+                outbox[sequence.client].append(self._gain(sequence, tokens, own))
+        for sequence in landed.done:
+            if not sequence.ended:
+                outbox[sequence.client].append(self._complete(sequence))
+        for sequence in self._taken_marks():
             outbox[sequence.client].append(self._end(sequence, [], "abort"))
         steps = [Step(deltas, client=client) for client, deltas in outbox.items()]
-        replies = [answer(self.calls, call) for call in self._deferred]
-        self._marked, self._deferred = [], []
-        return [*steps, *replies]
+        if sampled.rounds > 1 and self._one_by_one:
+            steps = [one for step in steps for one in one_by_one(step)]
+        return list(steps)
 
     def stats(self) -> EngineStats:
         """Counters and gauges now."""
@@ -142,23 +216,59 @@ class Desk:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             finished=dict(self._finished),
-            **self._gauges(),
+            **self._tally(),
         )
 
-    def close(self) -> None:
-        """End a profile that still runs."""
-        self._profiler.close()
+    def _tally(self) -> dict[str, int]:
+        """The core's own fields of EngineStats; what its queues of before counted is in them."""
+        gauges = self._gauges()
+        return {**gauges, **{name: count + gauges.get(name, 0) for name, count in self._past.items()}} if self._past else gauges
 
-    def _gain(self, sequence: Sequence, tokens: tuple[int, ...]) -> Delta:
-        if not sequence.num_output:
+    def close(self) -> None:
+        """End a profile that still runs, and the call under way."""
+        self._profiler.close()
+        self._board.close()
+
+    def _gain(self, sequence: Sequence, tokens: tuple[int, ...], logprobs: Logprobs | None) -> Delta:
+        if len(sequence.tokens) == sequence.num_prompt:
             self._prompt_tokens += sequence.num_prompt
         for count, token in enumerate(tokens, 1):
+            if token < 0:
+                return self._fail(sequence, list(tokens[: count - 1]), logprobs)
             sequence.tokens.append(token)
             self._generation_tokens += 1
-            finish, reason = verdict(sequence, self._eos)
+            if sequence.guide is not None:
+                sequence.guide.take(token)
+            if token not in sequence.stops and len(sequence.tokens) < sequence.limit:
+                continue  # which spares nearly every token the verdict
+            finish, reason = verdict(sequence)
             if finish is not None:
-                return self._end(sequence, list(tokens[:count]), finish, reason)
-        return Delta(sequence.id, list(tokens))
+                kept = logprobs if logprobs is None or count == len(tokens) else logprobs.cut(count)
+                return self._dressed(sequence, self._end(sequence, list(tokens[:count]), finish, reason), kept)
+        delta = Delta(sequence.id, list(tokens))
+        return delta if sequence.plain and logprobs is None else self._dressed(sequence, delta, logprobs)
+
+    def _dressed(self, sequence: Sequence, delta: Delta, logprobs: Logprobs | None) -> Delta:
+        """The delta with the logprobs of its tokens, and those of the prompt when it is the first."""
+        if logprobs is not None:
+            delta.logprobs = logprobs
+        if sequence.prompt_logprobs is not None:
+            delta.prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+        return delta
+
+    def _complete(self, sequence: Sequence) -> Delta:
+        """A sequence that wanted only its prompt computed has it."""
+        self._prompt_tokens += sequence.num_prompt
+        delta = self._end(sequence, [], "length" if sequence.pooling is None else "stop")
+        delta.embedding = embedding(sequence)
+        return self._dressed(sequence, delta, None)
+
+    def _fail(self, sequence: Sequence, tokens: list[int], logprobs: Logprobs | None) -> Delta:
+        """No token was left to draw, by what the request itself asks for."""
+        delta = self._end(sequence, tokens, "error")
+        broken = sequence.guide.error if sequence.guide is not None else ""
+        delta.error = Failure("invalid", broken or _NOTHING_LEFT)
+        return self._dressed(sequence, delta, logprobs.cut(len(tokens)) if logprobs is not None and tokens else None)
 
     def _end(self, sequence: Sequence, tokens: list[int], finish: Finish, reason: int | None = None) -> Delta:
         del self._live[sequence.key]
@@ -166,6 +276,19 @@ class Desk:
         self._release(sequence)
         self._finished[finish] += 1
         return Delta(sequence.id, tokens, finish=finish, stop_reason=reason)
+
+    def _end_all(self, sequences: Iterable[Sequence], finish: Finish, failure: Failure | None = None) -> list[Event]:
+        """End sequences that gain nothing more; a Step for each client."""
+        outbox: defaultdict[int, list[Delta]] = defaultdict(list)
+        for sequence in tuple(sequences):
+            delta = self._end(sequence, [], finish)
+            delta.error = failure
+            outbox[sequence.client].append(delta)
+        return [Step(deltas, client=client) for client, deltas in outbox.items()]
+
+    def _taken_marks(self) -> list[Sequence]:
+        marked, self._marked = self._marked, []
+        return marked
 
     def _mark(self, sequence: Sequence) -> None:
         if not sequence.ended:

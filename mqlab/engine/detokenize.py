@@ -6,6 +6,7 @@ token by token.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from mqlab.errors import ModelError
 from mqlab.plan import InFlight, SampledTokens
 from mqlab.text.detokenizer import Detokenizer
 from mqlab.text.tokenizer import Tokenizer
-from mqlab.types import Call, Delta, Event, ModelInfo, Reply, Request, Step
+from mqlab.types import Call, Delta, Event, Model, ModelInfo, Request, Step
+
+logger = logging.getLogger("mqlab.engine")
 
 
 class DetokenizingCore:
@@ -32,15 +35,29 @@ class DetokenizingCore:
         if not core.info.path:
             raise ModelError(f"engine {core.info.name!r} names no model folder, so it has no tokenizer: use --detokenize none")
         self._core = core
-        self._tokenizer = Tokenizer.load(Path(core.info.path))
+        self._tokenizer: Tokenizer | None = Tokenizer.load(Path(core.info.path))
+        self._epoch = core.info.epoch
         self._open: dict[tuple[int, str], Detokenizer] = {}
-        self.info: ModelInfo = core.info
-        self.calls: Mapping[str, Callable[..., Any]] = core.calls
+
+    @property
+    def info(self) -> ModelInfo:
+        """What clients must know."""
+        return self._core.info
+
+    @property
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        """Control calls by name."""
+        return self._core.calls
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return self._core.has_work
+
+    @property
+    def loading(self) -> bool:
+        """Whether the next flight, or the one that is out, is part of a call."""
+        return self._core.loading
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -49,16 +66,16 @@ class DetokenizingCore:
             InvalidRequest: the core refuses it.
         """
         self._core.add(request)
-        if not request.params.stop:
+        if self._tokenizer is not None and not request.params.stop:
             self._open[request.client, request.id] = Detokenizer(self._tokenizer, request.params)
 
     def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
         """End requests of a client."""
         return [self._fill(delta, client) for delta in self._core.abort(ids, client)]
 
-    def call(self, call: Call) -> Reply | None:
+    def call(self, call: Call) -> list[Event]:
         """Run one control call, or leave it to ``finish``."""
-        return self._core.call(call)
+        return self._filled(self._core.call(call))
 
     def begin(self) -> InFlight:
         """Start one step."""
@@ -66,16 +83,21 @@ class DetokenizingCore:
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
         """Account one step; its deltas get their text."""
-        events = self._core.finish(sampled)
-        for event in events:
-            if type(event) is Step:
-                for delta in event.deltas:
-                    self._fill(delta, event.client)
-        return events
+        return self._filled(self._core.finish(sampled))
 
     def close(self) -> None:
         """Close the core inside."""
         self._core.close()
+
+    def _filled(self, events: list[Event]) -> list[Event]:
+        for event in events:
+            if type(event) is Step:
+                for delta in event.deltas:
+                    self._fill(delta, event.client)
+            elif type(event) is Model and event.info.epoch != self._epoch:
+                self._epoch = event.info.epoch
+                self._tokenizer = _tokenizer_of(event.info)
+        return events
 
     def _fill(self, delta: Delta, client: int) -> Delta:
         detokenizer = self._open.get((client, delta.id))
@@ -84,3 +106,12 @@ class DetokenizingCore:
             if delta.finish is not None:
                 del self._open[client, delta.id]
         return delta
+
+
+def _tokenizer_of(info: ModelInfo) -> Tokenizer | None:
+    """Of a model that was loaded into a running engine, which must go on where it has none: detokenising is then left to the front."""
+    try:
+        return Tokenizer.load(Path(info.path))
+    except ModelError as error:
+        logger.warning("no text with the tokens of %s: %s", info.name, error)
+        return None

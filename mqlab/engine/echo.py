@@ -5,99 +5,116 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from mqlab.clock import Clock, MonotonicClock
 from mqlab.engine.admission import capacity
 from mqlab.engine.blocks import blocks_for
-from mqlab.engine.desk import Desk
+from mqlab.engine.echo_scores import output_logprobs, prompt_logprobs
+from mqlab.engine.lifecycle import LoadableCore
 from mqlab.engine.sequence import Sequence
-from mqlab.plan import InFlight, SampledTokens
-from mqlab.types import Call, Delta, Event, ModelInfo, Reply, Request
+from mqlab.engine.takeoff import Landed
+from mqlab.errors import ConfigError, ModelError
+from mqlab.plan import SampledTokens
+from mqlab.types import ModelInfo
+
+HIDDEN = 8
+"""Length of an embedding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EchoSetup:
+    """What is echoed, and how fast.
+
+    Attributes:
+        path: may name a folder with a tokenizer.
+        max_num_seqs: requests that run at once.
+        device_time: seconds that a round takes on the device, which does one step after the other.
+        load_time: seconds that another model takes to be loaded.
+        num_scheduler_steps: rounds of a step that brings in no prompt: as many tokens for each request at once.
+        async_scheduling: launch the next step while one is in flight.
+        multi_step_stream_outputs: a message for each token of several rounds, or one for all.
+    """
+
+    name: str = "echo"
+    path: str = ""
+    vocab_size: int = 49152
+    max_model_len: int = 8192
+    num_blocks: int = 4096
+    block_size: int = 16
+    max_num_seqs: int = 256
+    eos_token_ids: tuple[int, ...] = (2,)
+    device_time: float = 0.0
+    load_time: float = 0.0
+    num_scheduler_steps: int = 1
+    async_scheduling: bool = False
+    multi_step_stream_outputs: bool = True
+
+    def info(self) -> ModelInfo:
+        """What clients must know."""
+        return ModelInfo(
+            name=self.name,
+            path=self.path,
+            architecture="echo",
+            vocab_size=self.vocab_size,
+            max_model_len=self.max_model_len,
+            max_prompt_len=capacity(self.max_model_len, self.num_blocks, self.block_size) - 1,
+            eos_token_ids=tuple(self.eos_token_ids),
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            pid=os.getpid(),
+            hidden_size=HIDDEN,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class EchoFlight:
-    """A step that the device is done with at ``due`` (s, time.monotonic), and that gives ``tokens``."""
+    """A step that the device is done with at ``due`` (s, time.monotonic), and that gives ``sampled``."""
 
-    tokens: tuple[tuple[int, ...], ...]
-    rounds: int
+    sampled: SampledTokens
     due: float
 
     def wait(self) -> SampledTokens:
-        """The tokens, when they are due."""
+        """What was sampled, when it is due."""
         if (seconds := self.due - time.monotonic()) > 0:
             time.sleep(seconds)
-        return SampledTokens(self.tokens, self.rounds)
+        return self.sampled
 
 
-class EchoCore:
+class EchoCore(LoadableCore[EchoSetup]):
     """Obeys the Core contract; each step gives every running request the next id of its prompt, round and round.
 
     Up to ``max_num_seqs`` requests run, first come first served. Blocks are counted, never scarce. Nothing is masked: below ``min_tokens``
-    an end token is given out and does not end the request.
+    an end token is given out and does not end the request. An embedding is made of the prompt's ids, logprobs are
+    made up. ``load`` takes any name, and fields of EchoSetup as options.
 
     Args:
-        info: the limits to keep.
-        max_num_seqs: requests that run at once.
-        device_time: seconds that a round takes on the device, which does one step after the other.
+        setup: what to echo.
         clock: stamps the statistics.
-        num_scheduler_steps: rounds of a step that brings in no prompt: as many tokens for each request at once.
-        async_scheduling: launch the next step while one is in flight.
     """
 
-    def __init__(
-        self,
-        info: ModelInfo,
-        max_num_seqs: int,
-        device_time: float,
-        clock: Clock,
-        num_scheduler_steps: int = 1,
-        async_scheduling: bool = False,
-    ) -> None:
-        self.info = info
-        self._max_num_seqs = max_num_seqs
-        self._device_time = device_time
-        self._num_scheduler_steps = num_scheduler_steps
+    def __init__(self, setup: EchoSetup, clock: Clock) -> None:
+        super().__init__(setup, setup.info(), clock)
+        self.calls["reset_prefix_cache"] = lambda: True
+
+    def _serve(self, info: ModelInfo, setup: EchoSetup) -> None:
+        self._max_num_seqs = setup.max_num_seqs
+        self._device_time = setup.device_time
+        self._num_scheduler_steps = setup.num_scheduler_steps
         self._waiting: OrderedDict[Sequence, None] = OrderedDict()
         self._running: dict[Sequence, None] = {}
-        self._stepping: deque[tuple[Sequence, ...]] = deque()
+        self._stepping: deque[Landed] = deque()
         self._due = 0.0
-        self._desk = Desk(info, 0, clock, self._release, self._gauges, depth=2 if async_scheduling else 1)
-        self.calls = self._desk.calls
+        depth = 2 if setup.async_scheduling else 1
+        self._desk.serve(info, 0, self._release, self._gauges, depth, setup.multi_step_stream_outputs)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether any request is live, or a step in flight."""
-        return self._desk.busy
-
-    def add(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            InvalidRequest: it can never run, or its id is live.
-        """
-        self._waiting[self._desk.admit(request)] = None
-
-    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
-        """End these requests of a client; in flight they are only marked."""
-        return self._desk.abort(ids, client)
-
-    def call(self, call: Call) -> Reply | None:
-        """Run one control call; in flight it waits for ``finish``."""
-        return self._desk.call(call)
-
-    def begin(self) -> InFlight:
-        """Fill up the running and start a step, or two when it may run ahead."""
-        return self._desk.depart(self._launch)
-
-    def finish(self, sampled: SampledTokens) -> list[Event]:
-        """Hand out the step's tokens."""
-        return self._desk.settle(zip(self._stepping.popleft(), sampled.tokens, strict=True))
-
-    def close(self) -> None:
-        """Idempotent; there is nothing to free but a running profile."""
-        self._desk.close()
+    def _queue(self, sequence: Sequence) -> None:
+        self._waiting[sequence] = None
 
     def _launch(self) -> EchoFlight | None:
         rounds = self._num_scheduler_steps
@@ -105,12 +122,45 @@ class EchoCore:
             sequence, _ = self._waiting.popitem(last=False)
             self._running[sequence] = None
             rounds = 1
-        stepping = tuple(sequence for sequence in self._running if sequence.left > 0)
-        if not stepping:
+        flown = tuple([sequence for sequence in self._running if sequence.left > 0 or not sequence.draws])
+        if not flown:
             return None
-        self._stepping.append(stepping)
+        drew, done = [one for one in flown if one.draws], [one for one in flown if not one.draws]
+        self._stepping.append(Landed(tuple(flown), drew, done))
         self._due = max(self._due, time.monotonic()) + self._device_time * rounds
-        return EchoFlight(tuple(_owe(sequence, rounds) for sequence in stepping), rounds, self._due)
+        pooled = {row: _state(sequence) for row, sequence in enumerate(flown) if sequence.pooling is not None}
+        prompts = prompt_logprobs(flown, self.info.vocab_size)
+        tokens = tuple([_owe(sequence, rounds) for sequence in drew])
+        logprobs = output_logprobs(drew, tokens, self.info.vocab_size)
+        return EchoFlight(SampledTokens(tokens, rounds, logprobs, prompts, pooled), self._due)
+
+    def _land(self, sampled: SampledTokens) -> Landed:
+        return self._stepping.popleft()
+
+    def _changed(self, setup: EchoSetup, model: str, options: Mapping[str, Any]) -> EchoSetup:
+        known = {field.name for field in fields(EchoSetup)} - {"name"}
+        if unknown := sorted(options.keys() - known):
+            raise ConfigError(f"load does not take {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
+        return replace(setup, **{"path": "", **options, "name": model})
+
+    def _find(self, setup: EchoSetup) -> None:
+        if setup.path and not Path(setup.path).is_dir():
+            raise ModelError(f"no folder at {setup.path!r}")
+
+    def _open(self, setup: EchoSetup) -> ModelInfo:
+        time.sleep(setup.load_time)
+        if setup.path and not Path(setup.path, "tokenizer.json").is_file():
+            raise ModelError(f"{setup.path} holds no tokenizer.json")
+        return setup.info()
+
+    def _rest(self) -> None:
+        """Its KV memory is a number."""
+
+    def _resume(self) -> None:
+        time.sleep(self._setup.load_time)
+
+    def _shut(self) -> None:
+        """There is nothing to free."""
 
     def _release(self, sequence: Sequence) -> None:
         queue = self._running if sequence in self._running else self._waiting
@@ -118,7 +168,16 @@ class EchoCore:
 
     def _gauges(self) -> dict[str, int]:
         used = sum(blocks_for(len(sequence.tokens), self.info.block_size) for sequence in self._running)
-        return {"running": len(self._running), "waiting": len(self._waiting), "blocks_used": used, "blocks_total": self.info.num_blocks}
+        total = self.info.num_blocks if self.info.state == "ready" else 0
+        return {"running": len(self._running), "waiting": len(self._waiting), "blocks_used": used, "blocks_total": total}
+
+
+def _state(sequence: Sequence) -> np.ndarray:
+    """What a model's final hidden states would be, float32 [HIDDEN]: as ``SampledTokens.pooled`` has them."""
+    assert sequence.pooling is not None, "asked of those that are embedded"
+    ids = np.array(sequence.tokens, np.float64)[:, None]
+    states = np.cos(ids * np.arange(1, HIDDEN + 1) / HIDDEN).astype(np.float32)
+    return {"mean": states.sum(axis=0), "last": states[-1], "cls": states[0]}[sequence.pooling.kind]
 
 
 def _owe(sequence: Sequence, rounds: int) -> tuple[int, ...]:
@@ -132,31 +191,6 @@ def _owe(sequence: Sequence, rounds: int) -> tuple[int, ...]:
     return ids
 
 
-def build(
-    *,
-    name: str = "echo",
-    path: str = "",
-    vocab_size: int = 49152,
-    max_model_len: int = 8192,
-    num_blocks: int = 4096,
-    block_size: int = 16,
-    max_num_seqs: int = 256,
-    eos_token_ids: tuple[int, ...] = (2,),
-    device_time: float = 0.0,
-    num_scheduler_steps: int = 1,
-    async_scheduling: bool = False,
-) -> EchoCore:
-    """An EchoCore, for ``Spec("mqlab.engine.echo:build", {...})``. ``path`` may name a folder with a tokenizer."""
-    info = ModelInfo(
-        name=name,
-        path=path,
-        architecture="echo",
-        vocab_size=vocab_size,
-        max_model_len=max_model_len,
-        max_prompt_len=capacity(max_model_len, num_blocks, block_size) - 1,
-        eos_token_ids=tuple(eos_token_ids),
-        num_blocks=num_blocks,
-        block_size=block_size,
-        pid=os.getpid(),
-    )
-    return EchoCore(info, max_num_seqs, device_time, MonotonicClock(), num_scheduler_steps, async_scheduling)
+def build(**setup: Any) -> EchoCore:
+    """An EchoCore, for ``Spec("mqlab.engine.echo:build", {...})`` with fields of EchoSetup."""
+    return EchoCore(EchoSetup(**setup), MonotonicClock())

@@ -2,85 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
 from mqlab.clock import Clock, MonotonicClock
 from mqlab.config import EngineConfig
-from mqlab.engine.blocks import BlockPool
-from mqlab.engine.desk import Desk
+from mqlab.engine.grammar import Grammars
+from mqlab.engine.lifecycle import LoadableCore
 from mqlab.engine.scheduler import Scheduler
+from mqlab.engine.sequence import Sequence
+from mqlab.engine.takeoff import Landed
+from mqlab.errors import ConfigError
 from mqlab.plan import InFlight, Runner, SampledTokens
-from mqlab.types import Call, Delta, Event, Reply, Request
+from mqlab.types import ModelInfo
 from mqlab.wire.spec import Spec
 
 
-class EngineCore:
+class EngineCore(LoadableCore[EngineConfig]):
     """Obeys the Core contract with a real scheduler. What a runner raises is fatal and passes through.
 
     Args:
         runner: its ``info`` gives the pool, the context and the end tokens.
-        config: max_num_seqs, max_num_batched_tokens, num_scheduler_steps, async_scheduling, seed.
+        config: limits and policies.
         clock: stamps the statistics.
+        runners: what makes a runner for another model, of its ``config``; without it this core serves the one that it has.
+        finder: called with a ``config`` before the model that is loaded goes; raises ModelError or ConfigError where ``runners`` would.
 
     Attributes:
-        runner: what computes; a probe may put a wrapper in its place between steps.
+        runner: what computes, None while nothing is loaded; a probe may put a wrapper in its place between steps.
     """
 
-    def __init__(self, runner: Runner, config: EngineConfig, clock: Clock) -> None:
-        self.info = info = runner.info
-        self.runner = runner
-        pool = BlockPool(info.num_blocks, info.block_size)
-        self._scheduler = Scheduler(
-            pool, config.max_num_seqs, config.max_num_batched_tokens, info.eos_token_ids, config.num_scheduler_steps
+    def __init__(self, runner: Runner, config: EngineConfig, clock: Clock, runners: Spec | None = None, finder: Spec | None = None) -> None:
+        self.runner: Runner | None = runner
+        self._runners = runners
+        self._finder = finder
+        super().__init__(config, runner.info, clock)
+        self.calls["reset_prefix_cache"] = self._reset_prefix_cache
+
+    def _serve(self, info: ModelInfo, setup: EngineConfig) -> None:
+        self._scheduler = scheduler = Scheduler(info.num_blocks if info.state == "ready" else 0, info.block_size, setup)
+        depth = 2 if setup.async_scheduling else 1
+        self._desk.serve(
+            info,
+            setup.seed,
+            scheduler.remove,
+            scheduler.gauges,
+            depth,
+            setup.multi_step_stream_outputs,
+            setup.max_logprobs,
+            Grammars(info),
         )
-        depth = 2 if config.async_scheduling else 1
-        self._desk = Desk(info, config.seed, clock, self._scheduler.remove, self._scheduler.gauges, depth)
-        self.calls = self._desk.calls
-        self._closed = False
 
-    @property
-    def has_work(self) -> bool:
-        """Whether any request is live, or a step in flight."""
-        return self._desk.busy
+    def _reset_prefix_cache(self) -> bool:
+        self._scheduler.forget_prefixes()
+        return True
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            InvalidRequest: it can never run, or its id is live.
-        """
-        self._scheduler.add(self._desk.admit(request))
-
-    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
-        """End these requests of a client; in flight they are only marked."""
-        return self._desk.abort(ids, client)
-
-    def call(self, call: Call) -> Reply | None:
-        """Run one control call; in flight it waits for ``finish``."""
-        return self._desk.call(call)
-
-    def begin(self) -> InFlight:
-        """Schedule one step and launch it; with ``async_scheduling`` the step after it too. Returns the older one."""
-        return self._desk.depart(self._launch)
-
-    def finish(self, sampled: SampledTokens) -> list[Event]:
-        """Account one step and hand out its tokens."""
-        return self._desk.settle(zip(self._scheduler.land(), sampled.tokens, strict=True))
-
-    def close(self) -> None:
-        """Close the runner; idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._desk.close()
-            self.runner.close()
+    def _queue(self, sequence: Sequence) -> None:
+        self._scheduler.add(sequence)
 
     def _launch(self) -> InFlight | None:
+        assert self.runner is not None, "a model that is not loaded has no requests"
         plan = self._scheduler.schedule()
         return None if plan is None else self.runner.launch(plan)
 
+    def _land(self, sampled: SampledTokens) -> Landed:
+        return self._scheduler.land(sampled)
 
-def build(*, config: EngineConfig, runner: Spec) -> EngineCore:
+    def _changed(self, setup: EngineConfig, model: str, options: Mapping[str, Any]) -> EngineConfig:
+        known = {field.name for field in fields(EngineConfig)} - {"model"}
+        if unknown := sorted(options.keys() - known):
+            raise ConfigError(f"load does not take {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
+        return replace(setup, **{"served_model_name": None, **options, "model": model})
+
+    def _find(self, setup: EngineConfig) -> None:
+        if self._runners is None:
+            raise ConfigError("this engine was made around its runner, and has no way to make another")
+        if self._finder is not None:
+            self._finder.build(setup)
+
+    def _open(self, setup: EngineConfig) -> ModelInfo:
+        if self._runners is None:
+            raise ConfigError("this engine was made around its runner, which sleep(2) has closed")
+        self.runner = runner = replace(self._runners, kwargs={**self._runners.kwargs, "config": setup}).build()
+        return runner.info
+
+    def _rest(self) -> None:
+        assert self.runner is not None, "it was ready"
+        self.runner.rest()
+
+    def _resume(self) -> None:
+        assert self.runner is not None, "it rests"
+        self.runner.resume()
+
+    def _shut(self) -> None:
+        runner, self.runner = self.runner, None
+        if runner is not None:
+            runner.close()
+
+
+def build(*, config: EngineConfig, runner: Spec, finder: Spec | None = None) -> EngineCore:
     """An EngineCore, for ``Spec("mqlab.engine.engine_core:build", {"config": ..., "runner": Spec(...)})``.
+
+    Args:
+        runner: takes a ``config``, which a load puts another one in the place of.
+        finder: see EngineCore.
 
     Raises:
         ConfigError, ModelError: whatever the runner refuses.
     """
-    return EngineCore(runner.build(), config, MonotonicClock())
+    return EngineCore(runner.build(), config, MonotonicClock(), runner, finder)

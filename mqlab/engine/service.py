@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from mqlab.engine.core import Core, apply, no_op, step
 from mqlab.plan import InFlight, SampledTokens
-from mqlab.types import Call, Command, EngineStats, Event, ModelInfo, Reply
+from mqlab.types import Call, Command, EngineStats, Event, Model, ModelInfo, Reply
 from mqlab.wire.codecs import as_plain
 from mqlab.wire.statspage import Phase, StatsPage
 
@@ -37,29 +37,39 @@ class Service:
         """Whether a step would do anything."""
         return self._core.has_work
 
+    @property
+    def loading(self) -> bool:
+        """Whether the next step, or the one in flight, is part of a load."""
+        return self._core.loading
+
     def apply(self, command: Command) -> list[Event]:
         """Hand over one command; returns what must be answered at once."""
         if type(command) is Call:
             stamp = self._page.stamp()
             self._page.enter(Phase.CALL)
             events = apply(self._core, command)
+            if any(type(event) is Model for event in events):
+                self._page.write(self._core.calls["stats"]())
             self._page.enter(stamp.phase)
             return [_plain(event) for event in events]
         return apply(self._core, command)
 
     def step(self, on_device_busy: Callable[[], None] = no_op) -> list[Event]:
         """One whole step, stamped."""
-        self._page.enter(Phase.STEP)
+        self._enter_step()
         return self._account(step(self._core, on_device_busy))
 
     def begin(self) -> InFlight:
         """Schedule and launch, stamped; for layouts that wait elsewhere."""
-        self._page.enter(Phase.STEP)
+        self._enter_step()
         return self._core.begin()
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
         """Account a step that ``begin`` launched."""
         return self._account(self._core.finish(sampled))
+
+    def _enter_step(self) -> None:
+        self._page.enter(Phase.LOADING if self._core.loading else Phase.STEP)
 
     def _account(self, events: list[Event]) -> list[Event]:
         self.idle()

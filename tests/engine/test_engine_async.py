@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 from checksum import EOS, Answer, ChecksumFlight, ChecksumRunner, Inbox, build_core, build_runner, drain, solo
 
-from mqlab.engine.blocks import BlockPool
+from mqlab.config import EngineConfig
 from mqlab.engine.core import step
 from mqlab.engine.echo import build as build_echo
 from mqlab.engine.engine_core import EngineCore
 from mqlab.engine.scheduler import Scheduler
 from mqlab.engine.sequence import Sequence
-from mqlab.plan import Plan
+from mqlab.plan import Plan, SampledTokens
 from mqlab.types import EngineStats, Request, SamplingParams
 
 PROMPT = [3, 4, 5]
@@ -139,16 +139,17 @@ def test_short_of_blocks_it_waits_for_what_is_in_flight_before_it_preempts() -> 
 
 
 def test_blocks_go_back_with_the_last_of_several_flights() -> None:
-    pool = BlockPool(8, 4)
-    scheduler = Scheduler(pool, 2, 16, (EOS,))
+    scheduler = Scheduler(8, 4, EngineConfig(max_num_seqs=2, max_num_batched_tokens=16))
     sequence = Sequence("r", 0, SamplingParams(), seed=0, tokens=list(PROMPT), num_prompt=3, max_new=9)
     scheduler.add(sequence)
     assert scheduler.schedule() and scheduler.schedule()
-    held = pool.num_used
+    held = scheduler.gauges()["blocks_used"]
     scheduler.remove(sequence)
     assert scheduler.schedule() is None
-    assert scheduler.land() == [sequence] and pool.num_used == held > 0
-    assert scheduler.land() == [sequence] and pool.num_used == 0
+    for left in (held, 0):
+        assert scheduler.land(SampledTokens(((7,),))).drew == [sequence]
+        assert scheduler.gauges()["blocks_used"] == left
+    assert held > 0
 
 
 def test_a_request_that_comes_in_flight_joins_the_step_after_the_one_ahead() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from checksum import EOS, VOCAB, Answer, ChecksumFlight, ChecksumRunner, build_core, build_runner, drain, solo
+from checksum import EOS, VOCAB, Answer, ChecksumFlight, ChecksumRunner, build_core, build_runner, drain, pooled_state, scores, solo
 
 from mqlab.clock import ManualClock
 from mqlab.engine.core import apply, step
 from mqlab.engine.engine_core import build
 from mqlab.errors import InvalidRequest
 from mqlab.plan import Plan, SampledTokens
-from mqlab.types import Request, SamplingParams, Step
+from mqlab.types import Pooling, Request, SamplingParams, Step
 from mqlab.wire.spec import Spec
 
 LONG = SamplingParams(max_tokens=None, ignore_eos=True, seed=1)
@@ -61,6 +61,20 @@ def test_the_latest_arrival_is_preempted_and_resumes_first() -> None:
     resumed = [chunk for plan in runner.plans for chunk in plan.chunks if chunk.id == "r2" and chunk.start == 0][1]
     assert (len(resumed.tokens), resumed.output_index, resumed.samples) == (3 + resumed.output_index, resumed.output_index, True)
     assert resumed.output_index > 0
+
+
+@pytest.mark.parametrize("budget", [9, 24])
+@pytest.mark.parametrize("prompt_logprobs", [None, 0])
+def test_an_embedding_that_is_preempted_in_mid_prompt_begins_anew(budget: int, prompt_logprobs: int | None) -> None:
+    runner = build_runner(num_blocks=8, block_size=4, max_num_batched_tokens=budget)
+    core = build_core(runner)
+    core.add(Request("text", prompt(8), SamplingParams(max_tokens=4, ignore_eos=True)))
+    params = SamplingParams(prompt_logprobs=prompt_logprobs)
+    core.add(Request("vector", prompt(23, 9), params, pooling=Pooling("mean", normalize=False)))
+    inbox = drain(core)
+    assert core.calls["stats"]().preemptions == 1
+    assert inbox.embeddings[0, "vector"] == pytest.approx([pooled_state(prompt(23, 9), "mean") / 23])
+    assert inbox.scores.get((0, "vector")) == (None if prompt_logprobs is None else scores(prompt(23, 9)))
 
 
 def test_a_long_prompt_is_prefilled_in_chunks_beside_decodes() -> None:

@@ -24,6 +24,17 @@ class Spy:
         self._core.add(request)
 
 
+class Ending(Spy):
+    """Notes that it was closed."""
+
+    closed: ClassVar[list[str]] = []
+
+    def close(self) -> None:
+        """See Core.close."""
+        self.closed.append(self._core.info.name)
+        self._core.close()
+
+
 class Broken(Spy):
     """Dies of its third request."""
 

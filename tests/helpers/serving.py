@@ -62,9 +62,16 @@ def echo_wiring(model_folder: Path, timing: Timing = FAST, **core: Any) -> Wirin
 @asynccontextmanager
 async def serving(model_folder: Path, topology: str = "aio", **core: Any) -> AsyncIterator[Served]:
     """A server on a free port; ``core`` are the arguments of the echo core."""
+    async with served_by(make_client(topology, echo_wiring(model_folder, **core))) as served:
+        yield served
+
+
+@asynccontextmanager
+async def served_by(engine: BaseClient) -> AsyncIterator[Served]:
+    """A server on a free port over a client that is not started yet."""
     listener = listen("127.0.0.1", 0)
     address = url("127.0.0.1", listener)
-    async with make_client(topology, echo_wiring(model_folder, **core)) as client:
+    async with engine as client:
         state = ServerState(Frontend.of(client))
         host = Host(build_app(state), listener)
         await host.start()
