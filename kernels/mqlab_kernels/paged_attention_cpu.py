@@ -5,6 +5,7 @@ Rows of decode steps and of short prefill chunks come here; a long chunk has eno
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,13 @@ def _scores(q: Any, keys: Any, table: Any, kv_head: int, context: int, scale: fl
                 for d in range(size):
                     total += q[g, d] * widen(block[t, d])
                 scores[g, start + t] = total * scale
+
+
+@njit(fastmath=FASTMATH, nogil=True)
+def _cap(scores: Any, softcap: float) -> None:
+    """Bend one row of scores into (-softcap, softcap), in place."""
+    for t in range(scores.shape[0]):
+        scores[t] = softcap * math.tanh(scores[t] / softcap)
 
 
 @njit(fastmath=FASTMATH, nogil=True)
@@ -63,14 +71,19 @@ def _add_values(weights: Any, values: Any, table: Any, kv_head: int, context: in
 
 
 @njit(fastmath=FASTMATH, nogil=True)
-def _attend(q: Any, keys: Any, values: Any, table: Any, kv_head: int, context: int, scale: float, out: Any) -> None:
-    """One row and one KV head: q and out [G, D], the group's query heads."""
+def _attend(
+    q: Any, keys: Any, values: Any, table: Any, kv_head: int, hidden: int, context: int, scale: float, softcap: float, out: Any
+) -> None:
+    """One row and one KV head: q and out [G, D], the group's query heads. The first ``hidden`` tokens of the context count nothing."""
     group, size = q.shape
     scores = np.empty((group, context), np.float32)
     _scores(q, keys, table, kv_head, context, scale, scores)
     sums = np.empty(group, np.float32)
     for g in range(group):
-        sums[g] = _softmax(scores[g])
+        if softcap > 0:
+            _cap(scores[g], softcap)
+        sums[g] = _softmax(scores[g, hidden:])
+        scores[g, :hidden] = np.float32(0)
     out[:, :] = np.float32(0)
     _add_values(scores, values, table, kv_head, context, out)
     for g in range(group):
@@ -79,7 +92,19 @@ def _attend(q: Any, keys: Any, values: Any, table: Any, kv_head: int, context: i
 
 
 @njit(fastmath=FASTMATH, nogil=True, cache=True, parallel=True)
-def paged_attention(q: Any, keys: Any, values: Any, tables: Any, rows: Any, table_rows: Any, contexts: Any, scale: Any, out: Any) -> None:
+def paged_attention(
+    q: Any,
+    keys: Any,
+    values: Any,
+    tables: Any,
+    rows: Any,
+    table_rows: Any,
+    contexts: Any,
+    scale: Any,
+    softcap: Any,
+    window: int,
+    out: Any,
+) -> None:
     """Attend the query rows listed in ``rows``; the others of ``out`` are left alone.
 
     Args:
@@ -88,8 +113,10 @@ def paged_attention(q: Any, keys: Any, values: Any, tables: Any, rows: Any, tabl
         tables: [sequences, max blocks] int32, the physical blocks of each sequence in order.
         rows: [R] int32, rows of ``q`` to compute.
         table_rows: [T] int32, which row of ``tables`` belongs to a query.
-        contexts: [T] int32, how many tokens a query sees, itself included.
+        contexts: [T] int32, tokens up to a query, itself included.
         scale: float32 factor of the scores.
+        softcap: float32, scores become softcap * tanh(score / softcap); 0 leaves them. Source: Gemma 2.
+        window: how many of its context's last tokens a query sees, itself included; 0 for all. Source: Mistral 7B.
         out: [T, H, D] float32.
     """
     heads = keys.shape[1]
@@ -97,11 +124,24 @@ def paged_attention(q: Any, keys: Any, values: Any, tables: Any, rows: Any, tabl
     for task in prange(rows.shape[0] * heads):
         row, head = rows[task // heads], task % heads
         low, high = head * group, (head + 1) * group
-        _attend(q[row, low:high], keys, values, tables[table_rows[row]], head, contexts[row], scale, out[row, low:high])
+        first = max(0, contexts[row] - window) if window > 0 else 0
+        # From the first block that has something to see; the loops over tokens stay those of a context that is seen in full.
+        base = first // keys.shape[2]
+        hidden, context = first - base * keys.shape[2], contexts[row] - base * keys.shape[2]
+        table = tables[table_rows[row], base:]
+        _attend(q[row, low:high], keys, values, table, head, hidden, context, scale, softcap, out[row, low:high])
 
 
 def paged_attention_reference(
-    q: np.ndarray, keys: np.ndarray, values: np.ndarray, tables: np.ndarray, table_rows: np.ndarray, contexts: np.ndarray, scale: float
+    q: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    tables: np.ndarray,
+    table_rows: np.ndarray,
+    contexts: np.ndarray,
+    scale: float,
+    softcap: float,
+    window: int,
 ) -> np.ndarray:
     """The same for all rows in float64, from float32 keys and values. Returns [T, H, D] float64."""
     heads, block_size = keys.shape[1:3]
@@ -109,9 +149,11 @@ def paged_attention_reference(
     out = np.empty(q.shape, np.float64)
     for row, context in enumerate(contexts):
         blocks = tables[table_rows[row]][: -(-int(context) // block_size)]
+        seen = [t for t in range(context) if not window or t > int(context) - 1 - window]
         for head in range(q.shape[1]):
-            key, value = (cache[blocks, head // group].reshape(-1, q.shape[2])[:context].astype(np.float64) for cache in (keys, values))
-            scores = key @ q[row, head].astype(np.float64) * scale
+            key, value = (cache[blocks, head // group].reshape(-1, q.shape[2])[seen].astype(np.float64) for cache in (keys, values))
+            scores = key @ q[row, head].astype(np.float64) * float(scale)
+            scores = float(softcap) * np.tanh(scores / float(softcap)) if softcap else scores
             weights = np.exp(scores - scores.max())
             out[row, head] = weights @ value / weights.sum()
     return out

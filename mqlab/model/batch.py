@@ -23,7 +23,7 @@ class BatchTensors:
         query_starts: [C + 1] int32, where each chunk begins among the tokens.
         contexts: [C] int32, length of each sequence after this step.
         tables: [C, max blocks] int32, physical blocks in order, padded with 0.
-        logit_rows: [S] int64, the tokens whose logits are sampled.
+        logit_rows: [S] int64, the tokens whose logits are sampled: a chunk's last, and as many more as it has drafts.
     """
 
     tokens: Tensor
@@ -47,15 +47,22 @@ class BatchTensors:
         tables = _block_tables(chunks)
         slots = tables[chunk_rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
         return BatchTensors(
-            tokens=torch.tensor([token for chunk in chunks for token in chunk.tokens]),
+            # A draw of a request that had nothing to choose from is -1; what comes after it is not used.
+            tokens=torch.tensor([token for chunk in chunks for token in chunk.tokens]).clamp_(min=0),
             positions=torch.from_numpy(positions),
             slots=torch.from_numpy(slots),
             chunk_rows=torch.from_numpy(chunk_rows.astype(np.int32)),
             query_starts=torch.from_numpy(starts.astype(np.int32)),
             contexts=torch.tensor([chunk.end for chunk in chunks], dtype=torch.int32),
             tables=torch.from_numpy(tables),
-            logit_rows=torch.from_numpy(starts[1:][[chunk.samples for chunk in chunks]] - 1),
+            logit_rows=torch.from_numpy(_logit_rows(chunks, starts[1:])),
         )
+
+
+def _logit_rows(chunks: tuple[Chunk, ...], ends: np.ndarray) -> np.ndarray:
+    counts = np.array([chunk.drafts + 1 if chunk.samples else 0 for chunk in chunks])
+    last = np.repeat(ends - 1, counts)
+    return last - (np.repeat(counts.cumsum(), counts) - 1 - np.arange(len(last)))
 
 
 def _block_tables(chunks: tuple[Chunk, ...]) -> np.ndarray:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from mqlab.config import EngineConfig, check
-from mqlab.model.architecture import Architecture
+from mqlab.model.kv import ModelShape
 from mqlab.types import ModelInfo
 
 
-def model_info(config: EngineConfig, folder: Path, arch: Architecture, dtype: torch.dtype, num_blocks: int) -> ModelInfo:
+def model_info(config: EngineConfig, folder: Path, arch: ModelShape, dtype: torch.dtype, num_blocks: int) -> ModelInfo:
     """Limits and names of a model that is about to be served.
 
     Raises:
@@ -35,10 +35,11 @@ def model_info(config: EngineConfig, folder: Path, arch: Architecture, dtype: to
         num_blocks=num_blocks,
         block_size=config.block_size,
         pid=os.getpid(),
+        hidden_size=arch.hidden,
     )
 
 
-def context_limit(config: EngineConfig, arch: Architecture) -> int:
+def context_limit(config: EngineConfig, arch: ModelShape) -> int:
     """Prompt and new tokens together.
 
     Raises:

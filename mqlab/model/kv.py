@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import psutil
@@ -12,7 +13,35 @@ from torch import Tensor
 
 from mqlab.config import EngineConfig, check
 from mqlab.errors import ConfigError
-from mqlab.model.architecture import Architecture
+
+
+class ModelShape(Protocol):
+    """What is known of a model before its weights are read."""
+
+    @property
+    def name(self) -> str:
+        """Its class, as config.json names it."""
+        ...
+
+    @property
+    def hidden(self) -> int:
+        """Width of its hidden states."""
+        ...
+
+    @property
+    def vocab(self) -> int:
+        """Rows of its logits."""
+        ...
+
+    @property
+    def max_len(self) -> int:
+        """Positions that it was made for."""
+        ...
+
+    @property
+    def kv_shapes(self) -> tuple[tuple[int, int], ...]:
+        """KV heads and head size of each layer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,23 +61,28 @@ class LayerCache:
     value_bits: np.ndarray
 
 
-def allocate(arch: Architecture, num_blocks: int, block_size: int, dtype: torch.dtype) -> list[LayerCache]:
+def allocate(shape: ModelShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> list[LayerCache]:
     """One LayerCache a layer. The memory is touched only as blocks are first used.
 
     Raises:
         ConfigError: the machine has not that much, or refuses it.
     """
-    _check_memory(num_blocks * block_bytes(arch, block_size, dtype), num_blocks)
-    shape = (num_blocks, arch.kv_heads, block_size, arch.head_dim)
+    check_memory(shape, num_blocks, block_size, dtype)
     try:
-        return [_layer(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)) for _ in range(arch.layers)]
+        return [_layer((num_blocks, heads, block_size, size), dtype) for heads, size in shape.kv_shapes]
     except RuntimeError as error:
-        size = num_blocks * block_bytes(arch, block_size, dtype) / 2**30
+        size = num_blocks * block_bytes(shape, block_size, dtype) / 2**30
         message = f"{num_blocks} KV blocks take {size:.0f} GiB, which this machine refuses; lower --num-kv-blocks or --kv-cache-gb"
         raise ConfigError(message) from error
 
 
-def _check_memory(size: int, num_blocks: int) -> None:
+def check_memory(shape: ModelShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+    """See that there is room for as many blocks.
+
+    Raises:
+        ConfigError: the machine has not that much.
+    """
+    size = num_blocks * block_bytes(shape, block_size, dtype)
     # The system promises more than it has, and kills the engine when the blocks are used.
     available = psutil.virtual_memory().available
     if size > available:
@@ -56,7 +90,8 @@ def _check_memory(size: int, num_blocks: int) -> None:
         raise ConfigError(f"{message}; lower --num-kv-blocks or --kv-cache-gb")
 
 
-def _layer(keys: Tensor, values: Tensor) -> LayerCache:
+def _layer(size: tuple[int, ...], dtype: torch.dtype) -> LayerCache:
+    keys, values = torch.empty(size, dtype=dtype), torch.empty(size, dtype=dtype)
     return LayerCache(keys, values, _bits(keys), _bits(values))
 
 
@@ -64,12 +99,12 @@ def _bits(cache: Tensor) -> np.ndarray:
     return cache.numpy() if cache.dtype == torch.float32 else cache.view(torch.uint16).numpy()
 
 
-def block_bytes(arch: Architecture, block_size: int, dtype: torch.dtype) -> int:
+def block_bytes(shape: ModelShape, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers, keys and values."""
-    return 2 * arch.layers * arch.kv_heads * arch.head_dim * block_size * dtype.itemsize
+    return 2 * sum(heads * size for heads, size in shape.kv_shapes) * block_size * dtype.itemsize
 
 
-def count_blocks(config: EngineConfig, arch: Architecture, dtype: torch.dtype) -> int:
+def count_blocks(config: EngineConfig, shape: ModelShape, dtype: torch.dtype) -> int:
     """Blocks in the pool: what the config names, or what its memory holds.
 
     Raises:
@@ -77,7 +112,7 @@ def count_blocks(config: EngineConfig, arch: Architecture, dtype: torch.dtype) -
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
-    size = block_bytes(arch, config.block_size, dtype)
+    size = block_bytes(shape, config.block_size, dtype)
     count = math.floor(config.kv_cache_gb * 2**30 / size)
     check(count >= 1, config, "kv_cache_gb", f"holds no KV block: one takes {size / 2**30:.3g} GiB; raise it or lower --block-size")
     return count

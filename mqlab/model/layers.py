@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,12 +47,68 @@ def can_pack(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+@dataclass(frozen=True)
+class RmsNorm:
     """x / rms(x) * weight over the last dimension."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Any shape, float32."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-def gated_silu(gate_up: Tensor) -> Tensor:
-    """[M, 2 I] -> silu(first half) * second half, [M, I]."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+@dataclass(frozen=True)
+class LayerNorm:
+    """(x - mean(x)) / deviation(x) * weight + bias over the last dimension."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Any shape, float32."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+Norm = RmsNorm | LayerNorm
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "swish": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": _tanh_gelu,
+    "gelu_new": _tanh_gelu,
+    "gelu_fast": _tanh_gelu,
+    "relu": F.relu,
+}
+"""By the names of config.json; transformers has three for gelu's tanh approximation."""
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """down(activation(up(x))), or down(activation(gate(x)) * up(x)) where ``up`` holds both projections."""
+
+    up: Linear
+    down: Linear
+    activation: Callable[[Tensor], Tensor]
+    gated: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[M, hidden] float32 -> [M, hidden] float32."""
+        raised = self.up(x)
+        if not self.gated:
+            return self.down(self.activation(raised))
+        gate, up = raised.chunk(2, dim=-1)
+        return self.down(self.activation(gate).mul_(up))
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap), in place."""
+    return x.div_(cap).tanh_().mul_(cap)

@@ -1,48 +1,49 @@
-"""The runner that computes: a torch decoder over a paged KV cache."""
+"""The runner that computes: a model over a paged KV cache, and the sampler."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
-from mqlab.bars import progress_bar
-from mqlab.config import Dtype, EngineConfig, Settings
-from mqlab.errors import ModelError
-from mqlab.model.architecture import Architecture, read_architecture
 from mqlab.model.attention import use_threads
 from mqlab.model.batch import BatchTensors
-from mqlab.model.decoder import Decoder
-from mqlab.model.info import model_info
-from mqlab.model.kv import LayerCache, allocate, count_blocks
-from mqlab.model.sampler import sample
-from mqlab.model.weights import Weights
-from mqlab.models.resolve import load_config, resolve
-from mqlab.plan import Chunk, InFlight, Plan, SampledTokens
-from mqlab.types import ModelInfo, SamplingParams
+from mqlab.model.forward import Forward
+from mqlab.model.gain import Gain
+from mqlab.model.kv import LayerCache
+from mqlab.model.prompts import pooled_states, prompt_logprobs
+from mqlab.model.sampler import Sampled, Sampler
+from mqlab.plan import InFlight, Plan, SampledTokens
+from mqlab.types import ModelInfo
 
 
 class TorchRunner:
-    """A decoder, its KV cache, and the sampler.
+    """Obeys Runner on a CPU.
 
     Args:
         info: what clients must know.
-        decoder: weights and forward pass.
-        cache: one LayerCache a layer.
+        model: weights and forward pass.
+        allocate: gives the KV cache, one LayerCache a layer; called again after a rest.
         threads: torch and kernel threads of a step.
+        logprobs_mode: of EngineConfig.
+
+    Raises:
+        ConfigError: the machine has not the memory for the cache.
 
     Attributes:
         sampler: makes tokens of logits; a probe may put a wrapper in its place between steps.
     """
 
-    def __init__(self, info: ModelInfo, decoder: Decoder, cache: list[LayerCache], threads: int) -> None:
+    def __init__(
+        self, info: ModelInfo, model: Forward, allocate: Callable[[], list[LayerCache]], threads: int, logprobs_mode: str = "raw_logprobs"
+    ) -> None:
         self.info = info
-        self._decoder: Decoder | None = decoder
-        self._cache = cache
+        self._model: Forward | None = model
+        self._allocate = allocate
+        self._cache = allocate()
         self._threads = threads
         self._sampled = SampledTokens(())
-        self.sampler = sample
+        self.sampler: Callable[..., Sampled] = Sampler(logprobs_mode)
 
     def launch(self, plan: Plan) -> InFlight:
         """Start one step. The device is this CPU, so the work is done inside ``wait``."""
@@ -55,27 +56,60 @@ class TorchRunner:
         Raises:
             RuntimeError: closed, or logits that are not finite.
         """
-        if self._decoder is None:
+        model = self._model
+        if model is None:
             raise RuntimeError("the runner is closed")
         use_threads(self._threads)
         plan = plan.resolved(self._sampled)
-        sampling = plan.sampling
-        gains = [[token] for token in self._round(self._decoder, plan)]
-        for number in range(1, plan.rounds):
-            on = [(chunk, gained) for chunk, gained in zip(sampling, gains, strict=True) if chunk.rounds > number]
-            tokens = self._round(self._decoder, Plan(tuple(chunk.after(gained) for chunk, gained in on)))
-            for (_, gained), token in zip(on, tokens, strict=True):
-                gained.append(token)
-        self._sampled = SampledTokens(tuple(map(tuple, gains)), plan.rounds)
+        gains = [Gain(chunk) for chunk in plan.sampling]
+        batch = BatchTensors.of(plan, self.info.block_size)
+        states = model.states(batch, self._cache)
+        self._first_draws(model, gains, states[batch.logit_rows])
+        rounds = plan.rounds
+        for number in range(1, rounds):
+            self._go_on(model, [gain for gain in gains if gain.goes_on(number)])
+        self._sampled = SampledTokens(
+            tokens=tuple([tuple(gain.tokens) for gain in gains]),
+            rounds=rounds,
+            logprobs=tuple([gain.logprobs for gain in gains]) if any(gain.logprobs for gain in gains) else None,
+            prompts=prompt_logprobs(plan, states, model.logits),
+            pooled=pooled_states(plan, states),
+        )
         return self._sampled
 
-    def _round(self, decoder: Decoder, plan: Plan) -> tuple[int, ...]:
-        batch = BatchTensors.of(plan, self.info.block_size)
-        return self.sampler(decoder.logits(batch, self._cache), plan.sampling)
+    def _first_draws(self, model: Forward, gains: list[Gain], states: torch.Tensor) -> None:
+        if not gains:
+            return
+        draws = [gain.draws() for gain in gains]
+        sampled = self.sampler(model.logits(states), tuple([chunk for own in draws for chunk in own]))
+        row = 0
+        for gain, own in zip(gains, draws, strict=True):
+            gain.verify(sampled, row)
+            row += len(own)
+
+    def _go_on(self, model: Forward, gains: list[Gain]) -> None:
+        """One more round for those that decode on."""
+        plan = Plan(tuple([gain.next() for gain in gains]))
+        states = model.states(BatchTensors.of(plan, self.info.block_size), self._cache)
+        sampled = self.sampler(model.logits(states), plan.chunks)
+        for row, gain in enumerate(gains):
+            gain.add(sampled.tokens[row], None if sampled.logprobs is None else sampled.logprobs[row])
+
+    def rest(self) -> None:
+        """Free the KV memory."""
+        self._cache = []
+
+    def resume(self) -> None:
+        """Allocate it again.
+
+        Raises:
+            ConfigError: the machine has it no more.
+        """
+        self._cache = self._allocate()
 
     def close(self) -> None:
         """Free weights and KV memory."""
-        self._decoder = None
+        self._model = None
         self._cache = []
 
 
@@ -89,51 +123,3 @@ class _Flight:
     def wait(self) -> SampledTokens:
         """Compute and sample."""
         return self._runner.run(self._plan)
-
-
-def build(config: EngineConfig) -> TorchRunner:
-    """Resolve, load and warm up a model.
-
-    Raises:
-        ConfigError: a limit of the config does not fit the model.
-        ModelError: the model cannot be found, read or served.
-    """
-    folder = resolve(config.model, Settings.read().cache_dir)
-    arch = read_architecture(load_config(folder))
-    dtype = choose_dtype(config.dtype)
-    info = model_info(config, folder, arch, dtype, count_blocks(config, arch, dtype))
-    threads = config.num_threads or physical_cores()
-    use_threads(threads)
-    runner = _load(info, folder, arch, dtype, threads)
-    _warm_up(runner)
-    return runner
-
-
-def _load(info: ModelInfo, folder: Path, arch: Architecture, dtype: torch.dtype, threads: int) -> TorchRunner:
-    with torch.inference_mode():
-        cache = allocate(arch, info.num_blocks, info.block_size, dtype)
-        try:
-            decoder = Decoder(arch, Weights(folder, dtype), max_len=info.max_prompt_len + 1)
-        except (MemoryError, RuntimeError) as error:
-            # torch says out of memory with a RuntimeError; what else one may mean here is told with its text.
-            raise ModelError(f"{folder} cannot be loaded: {error}; serve a smaller model, or free memory") from error
-        return TorchRunner(info, decoder, cache, threads)
-
-
-def _warm_up(runner: TorchRunner) -> None:
-    """Run one token through the model: compiles the kernels the first time on a machine, loads them from numba's cache afterwards."""
-    chunk = Chunk("warm-up", tokens=(0,), start=0, blocks=(0,), samples=True, params=SamplingParams(temperature=0), seed=0)
-    with progress_bar("warming up (compiles kernels the first time)", total=1, unit="step") as bar:
-        runner.run(Plan((chunk,)))
-        bar.update()
-
-
-def choose_dtype(asked: Dtype) -> torch.dtype:
-    """The run's dtype. On a CPU auto is float32 even where bfloat16 is faster: an answer must not depend on whose machine gave it."""
-    return torch.float32 if asked == "auto" else getattr(torch, asked)
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, hyper-threads not counted."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, torch.cpu.get_capabilities().get("num_physical_cores", allowed)))

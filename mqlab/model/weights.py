@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,7 +18,25 @@ logger = logging.getLogger("mqlab.model")
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_BUFFERS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
+"""Ends of names of what older versions of transformers saved besides weights, and what is computed."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class TensorSource(Protocol):
+    """Where a decoder's tensors come from."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a checkpoint states the tensor; False of tensors that are made when asked for."""
+        ...
+
+    def read(self, name: str, *shape: int) -> Tensor:
+        """One tensor of the expected shape, of the run's dtype, not shared with anything.
+
+        Raises:
+            ModelError: there is none, or it has another shape.
+        """
+        ...
 
 
 class Weights:
@@ -42,7 +60,12 @@ class Weights:
         file_of = _read_index(index) if index.is_file() else dict.fromkeys(_open_single(folder / SINGLE).keys(), SINGLE)
         self._files = {file: _open_file(folder / file) for file in sorted(set(file_of.values()))}
         self._file_of = file_of
+        self._unread = {name for name in file_of if not name.endswith(_BUFFERS)}
         self._note_ignored()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the folder holds the tensor."""
+        return name in self._file_of
 
     def read(self, name: str, *shape: int) -> Tensor:
         """One tensor of the expected shape.
@@ -50,8 +73,9 @@ class Weights:
         Raises:
             ModelError: the tensor is missing, of another shape, or neither float32, bfloat16 nor float16.
         """
-        if name not in self._file_of:
+        if name not in self:
             raise ModelError(f"{self._folder} has no tensor {name!r}, which config.json calls for; download or save the model again")
+        self._unread.discard(name)
         file = self._file_of[name]
         try:
             tensor = self._files[file].get_tensor(name)
@@ -71,6 +95,14 @@ class Weights:
             raise ModelError(f"{self._folder}: {name!r} is {tensor.dtype}; pass a model with float32, bfloat16 or float16 weights")
         return tensor
 
+    def note_unread(self) -> None:
+        """Say in the log which tensors nobody asked for: the model may compute something else than it was trained to."""
+        if self._unread:
+            some = ", ".join(sorted(self._unread)[:3])
+            logger.warning(
+                "%s has %d tensors that config.json does not call for, and that are not used: %s", self._folder, len(self._unread), some
+            )
+
     def _note_ignored(self) -> None:
         ignored = sorted(path.name for path in self._folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES and path.name not in self._files)
         if ignored:
@@ -80,11 +112,11 @@ class Weights:
 def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> file name, every file there."""
     try:
-        file_of = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
+        file_of = {name: str(file) for name, file in dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"]).items()}
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ModelError(f"{path} cannot be read: {error!r}; download the model again") from error
     for file in sorted(set(file_of.values())):
-        _require(path.with_name(file), f"{path} lists {file}, which is missing; download it again")
+        _require(path.parent / file, f"{path} lists {file}, which is missing; download it again")
     return file_of
 
 

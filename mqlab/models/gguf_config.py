@@ -2,68 +2,53 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gguf import GGUFReader
+from gguf import TokenType
 
 from mqlab.errors import ModelError
+from mqlab.models.gguf_families import Family, family_of
+from mqlab.models.gguf_metadata import Metadata
+from mqlab.models.gguf_rope import rope_parameters
 
-_MISSING = object()
+_NEUTRAL = {
+    "expert_count": 0,
+    "attention.causal": True,
+    "attention.scale": 0.0,
+    "attention.clamp_kqv": 0.0,
+    "logit_scale": 0.0,
+    "embedding_scale": 0.0,
+    "residual_scale": 0.0,
+}
+"""Settings that change what a model computes and that no family here has, with the values at which they do not."""
 
-
-class Metadata:
-    """The key-value part of a GGUF file."""
-
-    def __init__(self, source: Path, reader: GGUFReader) -> None:
-        self.source = source
-        self._fields = reader.fields
-        self.tensor_rows = {tensor.name: int(tensor.shape[-1]) for tensor in reader.tensors}
-
-    def get(self, key: str, default: Any = _MISSING) -> Any:
-        """The value of ``key``: a number, a string or a list.
-
-        Raises:
-            ModelError: there is none and no default was given.
-        """
-        if key in self._fields:
-            return self._fields[key].contents()
-        if default is _MISSING:
-            raise ModelError(f"{self.source} has no metadata {key!r}; convert the model again with a current llama.cpp")
-        return default
-
-    def token_id(self, role: str) -> int | None:
-        """The id of the token that plays ``role``: bos, eos, unknown, padding, eot."""
-        return self.get(f"tokenizer.ggml.{role}_token_id", None)
+_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<end_of_turn>")
+"""Control tokens that end a turn or a text; files rarely name more than one of a model's (llama.cpp finds them by text, too)."""
 
 
-def llama_config(meta: Metadata) -> dict[str, Any]:
-    """The fields of transformers' LlamaConfig (5.24) that a GGUF file of architecture ``llama`` states.
+def hf_config(meta: Metadata) -> dict[str, Any]:
+    """The fields of transformers' config class (5.24) that a GGUF file states or implies.
 
     Raises:
-        ModelError: another architecture, a mixture of experts, or scaled rotary positions.
+        ModelError: an architecture or a setting that is not known here, or a missing one.
     """
-    _require_plain_llama(meta)
-    heads = meta.get("llama.attention.head_count")
-    hidden = meta.get("llama.embedding_length")
+    family = family_of(meta)
+    _require_plain(meta)
+    heads, hidden = meta.own("attention.head_count"), meta.own("embedding_length")
+    settings = family.settings(meta)
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [family.hf_class],
+        "model_type": family.model_type,
         "hidden_size": hidden,
-        "intermediate_size": meta.get("llama.feed_forward_length"),
-        "num_hidden_layers": meta.get("llama.block_count"),
+        "intermediate_size": meta.own("feed_forward_length"),
+        "num_hidden_layers": meta.own("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": meta.get("llama.attention.head_count_kv", heads),
-        "head_dim": meta.get("llama.attention.key_length", hidden // heads),
-        "vocab_size": meta.tensor_rows["token_embd.weight"],
-        "max_position_embeddings": meta.get("llama.context_length"),
-        "rope_theta": _shortest(meta.get("llama.rope.freq_base", 10000.0)),
-        "rms_norm_eps": _shortest(meta.get("llama.attention.layer_norm_rms_epsilon")),
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": "output.weight" not in meta.tensor_rows,
+        **settings,
+        **{switch: _is_on(meta, family, switch) for switch in family.switches},
+        "vocab_size": int(meta.tensors["token_embd.weight"].shape[-1]),
+        "max_position_embeddings": meta.own("context_length"),
+        "rope_parameters": rope_parameters(meta, settings.get("head_dim", hidden // heads), partial=family.partial_rotary),
+        "tie_word_embeddings": "output.weight" not in meta.tensors,
         "bos_token_id": meta.token_id("bos"),
         "eos_token_id": _end_ids(meta),
         "pad_token_id": meta.token_id("padding"),
@@ -76,29 +61,26 @@ def generation_config(config: dict[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
-def _require_plain_llama(meta: Metadata) -> None:
-    architecture = meta.get("general.architecture")
-    if architecture != "llama":
-        raise ModelError(
-            f"{meta.source} holds architecture {architecture!r}; only 'llama' GGUF files are read, so pass a Hugging Face folder"
-        )
-    if meta.get("llama.expert_count", 0):
-        raise ModelError(f"{meta.source} holds a mixture of {meta.get('llama.expert_count')} experts, which is not read from GGUF")
-    scaling = meta.get("llama.rope.scaling.type", "none")
-    if scaling != "none":
-        raise ModelError(
-            f"{meta.source} scales its rotary positions ({scaling!r}), which is not read from GGUF; pass a Hugging Face folder"
-        )
-    if "token_embd.weight" not in meta.tensor_rows:
+def _require_plain(meta: Metadata) -> None:
+    for name, neutral in _NEUTRAL.items():
+        if (value := meta.own(name, neutral)) != neutral:
+            raise meta.refuse(f"has {meta.architecture}.{name} = {value!r}")
+    for name in ("attention.head_count", "attention.head_count_kv", "feed_forward_length"):
+        if isinstance(meta.own(name, 0), list):
+            raise meta.refuse(f"has layers that differ ({meta.architecture}.{name} is a list)")
+    if meta.own("attention.value_length", None) not in (None, meta.own("attention.key_length", None)):
+        raise meta.refuse("has values of another size than keys")
+    if "token_embd.weight" not in meta.tensors:
         raise ModelError(f"{meta.source} has no tensor 'token_embd.weight'; check that the download is complete")
 
 
+def _is_on(meta: Metadata, family: Family, switch: str) -> bool:
+    return any(f"blk.0.{name}" in meta.tensors for name in family.switches[switch])
+
+
 def _end_ids(meta: Metadata) -> int | list[int] | None:
-    ids = [i for i in (meta.token_id("eos"), meta.token_id("eot")) if i is not None]
-    unique = list(dict.fromkeys(ids))
+    named = [meta.token_id(role) for role in ("eos", "eot", "eom")]
+    controls = {text: token for token, (text, kind) in enumerate(zip(meta.tokens, meta.kinds, strict=False)) if kind == TokenType.CONTROL}
+    found = [controls[text] for text in _ENDS if text in controls]
+    unique = list(dict.fromkeys(token for token in named + found if token is not None))
     return unique if len(unique) > 1 else next(iter(unique), None)
-
-
-def _shortest(value: float) -> float:
-    """The shortest decimal that is this float32: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(value)))

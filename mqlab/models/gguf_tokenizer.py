@@ -1,46 +1,36 @@
-"""GGUF metadata to tokenizer.json and tokenizer_config.json.
-
-A GGUF file carries vocabulary, merges and token kinds, but names its pre-tokenizer only (``tokenizer.ggml.pre``). What the
-names mean is llama.cpp's knowledge (src/llama-vocab.cpp); the ones below are byte-level BPE, as GPT-2 has it.
-"""
+"""GGUF metadata to tokenizer.json and tokenizer_config.json."""
 
 from __future__ import annotations
 
-from enum import IntEnum
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from gguf import TokenType
+from tokenizers import AddedToken, Tokenizer, processors
 
 from mqlab.errors import ModelError
-from mqlab.models.gguf_config import Metadata
+from mqlab.models.gguf_bpe import byte_level_bpe, pre_tokenizer_of
+from mqlab.models.gguf_metadata import Metadata
+from mqlab.models.gguf_spm import is_run_of_spaces, sentencepiece_bpe, stored_piece
 
-_SPLIT_DIGITS = {"gpt-2": False, "smollm": True, "starcoder": True, "refact": True}
-"""Pre-tokenizers by name, and whether each digit stands alone (without this, ids differ on every number)."""
-
-
-class _Kind(IntEnum):
-    """llama.cpp's llama_token_type, the two that text is searched for before it is split."""
-
-    CONTROL = 3
-    USER_DEFINED = 4
+_BUILDERS: Mapping[str, Callable[[Metadata, list[str]], Tokenizer]] = {"gpt2": byte_level_bpe, "llama": sentencepiece_bpe}
+_ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
 def build_tokenizer(meta: Metadata) -> Tokenizer:
     """The file's tokenizer; control tokens are special and, like user-defined ones, never split.
 
     Raises:
-        ModelError: a tokenizer model or pre-tokenizer that is not known here.
+        ModelError: a tokenizer model or pre-tokenizer that is not known here, or a part that is missing.
     """
-    digits = _require_known(meta)
-    tokens: list[str] = meta.get("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ", 1)) for merge in meta.get("tokenizer.ggml.merges")]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    steps = [pre_tokenizers.Digits(individual_digits=True), byte_level] if digits else [byte_level]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    tokenizer.decoder = decoders.ByteLevel()
-    _add_whole_tokens(tokenizer, tokens, meta.get("tokenizer.ggml.token_type", []))
-    _add_start_token(tokenizer, tokens, meta)
+    model = meta.get("tokenizer.ggml.model")
+    if model not in _BUILDERS:
+        known = "'gpt2' (byte-level BPE) and 'llama' (SentencePiece BPE) are"
+        raise ModelError(f"{meta.source} has a {model!r} tokenizer; only {known} read from GGUF, so pass a Hugging Face folder")
+    tokens = _without_padding(meta.tokens, meta.kinds)
+    tokenizer = _BUILDERS[model](meta, tokens)
+    _add_whole_tokens(tokenizer, tokens, meta.kinds)
+    _add_frame(tokenizer, meta, starts=pre_tokenizer_of(meta).add_bos if model == "gpt2" else True)
     return tokenizer
 
 
@@ -50,37 +40,43 @@ def tokenizer_config(meta: Metadata) -> dict[str, Any]:
     The class is the plain wrapper of tokenizer.json: under a named one, transformers 5 rebuilds the pre-tokenizer and loses
     the digit split.
     """
-    tokens = meta.get("tokenizer.ggml.tokens")
-    roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    ids = {name: meta.token_id(role) for name, role in roles.items()}
+    ids = {name: meta.token_id(role) for name, role in _ROLES.items()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config["model_max_length"] = meta.get("llama.context_length")
-    config |= {name: tokens[i] for name, i in ids.items() if i is not None}
-    template = meta.get("tokenizer.chat_template", None)
+    config["model_max_length"] = meta.own("context_length")
+    config |= {name: meta.tokens[i] for name, i in ids.items() if i is not None}
+    template = _chat_template(meta)
     return config | ({"chat_template": template} if template else {})
 
 
-def _require_known(meta: Metadata) -> bool:
-    model, pre = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre", None)
-    if model != "gpt2":
-        raise ModelError(
-            f"{meta.source} has a {model!r} tokenizer; only 'gpt2' (byte-level BPE) is read from GGUF, so pass a Hugging Face folder"
-        )
-    if pre not in _SPLIT_DIGITS:
-        known = ", ".join(_SPLIT_DIGITS)
-        raise ModelError(f"{meta.source} names the pre-tokenizer {pre!r}, which is not one of {known}; pass a Hugging Face folder")
-    return _SPLIT_DIGITS[pre]
+def _chat_template(meta: Metadata) -> str | list[dict[str, str]] | None:
+    """One template, or the default and those beside it by name."""
+    default = meta.get("tokenizer.chat_template", None)
+    names: list[str] = meta.get("tokenizer.chat_templates", [])
+    named = [{"name": name, "template": meta.get(f"tokenizer.chat_template.{name}")} for name in names]
+    return [{"name": "default", "template": default}, *named] if default and named else named or default
+
+
+def _without_padding(tokens: list[str], kinds: list[int]) -> list[str]:
+    """Unused entries at the end stand for rows that pad the embedding; the tokenizer of the original has none for them."""
+    end = len(tokens)
+    while end and kinds[end - 1] == TokenType.UNUSED:
+        end -= 1
+    return tokens[:end]
 
 
 def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
-    for kind, special in ((_Kind.CONTROL, True), (_Kind.USER_DEFINED, False)):
-        whole = [AddedToken(t, normalized=False, special=special) for t, k in zip(tokens, kinds, strict=False) if k == kind]
-        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(whole)
+    special = [token for token, kind in zip(tokens, kinds, strict=False) if kind in (TokenType.CONTROL, TokenType.UNKNOWN)]
+    given = [stored_piece(token, kind) for token, kind in zip(tokens, kinds, strict=False) if kind == TokenType.USER_DEFINED]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in given if not is_run_of_spaces(token)])
 
 
-def _add_start_token(tokenizer: Tokenizer, tokens: list[str], meta: Metadata) -> None:
-    start = meta.token_id("bos")
-    if start is None or not meta.get("tokenizer.ggml.add_bos_token", False):
+def _add_frame(tokenizer: Tokenizer, meta: Metadata, *, starts: bool) -> None:
+    """The start and end tokens around a text, where the file asks for them; ``starts`` where it does not say."""
+    start = meta.token_id("bos") if meta.get("tokenizer.ggml.add_bos_token", starts) else None
+    end = meta.token_id("eos") if meta.get("tokenizer.ggml.add_eos_token", False) else None
+    before, after = ([(meta.tokens[token], token)] if token is not None else [] for token in (start, end))
+    if not before + after:
         return
-    name = tokens[start]
-    tokenizer.post_processor = processors.TemplateProcessing(f"{name} $A", f"{name} $A {name} $B", [(name, start)])
+    first, second = (" ".join([*dict(before), text, *dict(after)]) for text in ("$A", "$B"))
+    tokenizer.post_processor = processors.TemplateProcessing(first, f"{first} {second}", before + after)

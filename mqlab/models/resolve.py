@@ -8,24 +8,36 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mqlab.config import LoadFormat
 from mqlab.errors import ModelError
 from mqlab.models.cachefolder import build_once
 from mqlab.models.fetch import KNOWN, fetch
 from mqlab.models.gguf import CONVERTER, convert
 from mqlab.models.hub import from_hub
+from mqlab.models.shipped import SHIPPED, shipped_config, with_tokenizer
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FORMS = f"a known name ({', '.join(KNOWN)}), a Hugging Face folder, a .gguf file or a hub id (org/name)"
+_STAND_IN = "smollm2-135m"
+"""Whose tokenizer a model without one gets when its weights are made up."""
 
 
-def resolve(model: str, cache: Path, *, progress: bool = True) -> Path:
+def resolve(model: str, cache: Path, *, load_format: LoadFormat = "auto", progress: bool = True) -> Path:
     """The local folder of ``model``: a known name, a folder, a .gguf file, or a hub id where there is a network.
 
     What looks like a path is never asked of the hub, so a wrong one fails at once.
 
+    Args:
+        model: what the user wrote.
+        cache: mqlab's.
+        load_format: whether the weights are the model's own, or made up; see ``resolve_dummy``.
+        progress: whether bars are shown.
+
     Raises:
         ModelError: nothing of that name, or a folder that cannot be served; the message names what is missing.
     """
+    if load_format == "dummy":
+        return resolve_dummy(model, cache, progress=progress)
     if model in KNOWN:
         return fetch(model, cache, progress=progress)
     path = Path(model).expanduser()
@@ -37,7 +49,27 @@ def resolve(model: str, cache: Path, *, progress: bool = True) -> Path:
         raise ModelError(f"no folder or file at {model!r}; pass {_FORMS}")
     if _HUB_ID.fullmatch(model):
         return _checked(from_hub(model))
-    raise ModelError(f"no model is known as {model!r}; pass {_FORMS}")
+    if model in SHIPPED:
+        raise ModelError(f"{model!r} is a shape without weights; pass --load-format dummy for made-up ones, or {_FORMS}")
+    shapes = ", ".join(SHIPPED)
+    raise ModelError(f"no model is known as {model!r}; pass {_FORMS}; with --load-format dummy also {shapes}")
+
+
+def resolve_dummy(model: str, cache: Path, *, progress: bool = True) -> Path:
+    """The folder of a model whose weights are made up: a shipped shape, a folder with config.json, or what ``resolve`` takes.
+
+    A model without tokenizer.json gets that of the default model; ids beyond it stand for no text.
+
+    Raises:
+        ModelError: as ``resolve``, or a vocabulary that is too small for that tokenizer.
+    """
+    path = Path(model).expanduser()
+    if model in SHIPPED:
+        return with_tokenizer(model, shipped_config(model), resolve(_STAND_IN, cache, progress=progress), cache)
+    if not path.is_dir() or (path / "tokenizer.json").is_file():
+        return resolve(model, cache, progress=progress)
+    config = json.dumps(load_config(path))
+    return with_tokenizer(path.resolve().name, config, resolve(_STAND_IN, cache, progress=progress), cache)
 
 
 def load_config(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -17,14 +18,24 @@ def write_float32(path: Path, shapes: Mapping[str, tuple[int, ...]], tensors: It
     """Write float32 ``tensors`` under the names and shapes of ``shapes``, in that order.
 
     Raises:
-        ValueError: a tensor does not have the shape that was announced, or one is missing.
+        ValueError: a tensor does not have the shape that was announced, or one is missing or too much.
     """
+    left = iter(tensors)
     with path.open("wb") as file:
         file.write(_header(shapes))
-        for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
-            if tensor.shape != shape:
-                raise ValueError(f"{name} has shape {tensor.shape}, not {shape}")
-            file.write(np.ascontiguousarray(tensor, dtype="<f4").data)
+        for name, shape in shapes.items():
+            # without a name here, which would keep the tensor while the next one is made
+            _write(file, name, shape, next(left, None))
+    if next(left, None) is not None:
+        raise ValueError("there are more tensors than were announced")
+
+
+def _write(file: IO[bytes], name: str, shape: tuple[int, ...], tensor: np.ndarray | None) -> None:
+    if tensor is None:
+        raise ValueError(f"{name} is missing")
+    if tensor.shape != shape:
+        raise ValueError(f"{name} has shape {tensor.shape}, not {shape}")
+    file.write(np.ascontiguousarray(tensor, dtype="<f4").data)
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:

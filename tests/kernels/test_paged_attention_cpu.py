@@ -19,7 +19,7 @@ def cases(draw: st.DrawFn) -> Case:
     """A pool with the blocks of a few sequences in any order, and the last few queries of each sequence."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kv_heads, ratio = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 3, 7]))
-    size, block_size = draw(st.sampled_from([64, 80, 96, 128])), draw(st.sampled_from([1, 4, 5, 16]))
+    size, block_size = draw(st.sampled_from([64, 80, 96, 128, 256])), draw(st.sampled_from([1, 4, 5, 16]))
     contexts = draw(st.lists(st.integers(1, 70), min_size=1, max_size=4))
     queries = [draw(st.integers(1, min(context, 9))) for context in contexts]
     needed = [-(-context // block_size) for context in contexts]
@@ -36,12 +36,15 @@ def cases(draw: st.DrawFn) -> Case:
         "table_rows": np.repeat(np.arange(len(contexts)), queries).astype(np.int32),
         "contexts": np.concatenate([np.arange(end - n + 1, end + 1) for end, n in zip(contexts, queries, strict=True)]).astype(np.int32),
         "scale": np.float32(size**-0.5),
+        "softcap": np.float32(draw(st.sampled_from([0, 2, 50]))),
+        "window": draw(st.one_of(st.just(0), st.integers(1, 80))),
     }
 
 
 def attend(case: Case, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
-    q, keys, values, tables = (case[name] for name in ("q", "keys", "values", "tables"))
-    paged_attention(q, keys, values, tables, rows.astype(np.int32), case["table_rows"], case["contexts"], case["scale"], out)
+    q, keys, values, tables, table_rows, contexts = (case[name] for name in ("q", "keys", "values", "tables", "table_rows", "contexts"))
+    scale, softcap, window = case["scale"], case["softcap"], case["window"]
+    paged_attention(q, keys, values, tables, rows.astype(np.int32), table_rows, contexts, scale, softcap, window, out)
     return out
 
 
@@ -83,13 +86,15 @@ def test_bfloat16_pool(case: Case) -> None:
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_a_broken_value_is_not_hidden(broken: float) -> None:
+@pytest.mark.parametrize(("softcap", "window"), [(0, 0), (50, 0), (0, 2)])
+def test_a_broken_value_is_not_hidden(broken: float, softcap: float, window: int) -> None:
     """The sampler refuses logits that are not finite, so the kernel must let them through."""
     keys = np.ones((1, 1, 4, 64), np.float32)
     values = np.full_like(keys, broken)
     zeros = np.zeros(1, np.int32)
     out = np.zeros((1, 1, 64), np.float32)
-    paged_attention(out.copy(), keys, values, np.zeros((1, 1), np.int32), zeros, zeros, np.full(1, 4, np.int32), np.float32(0.125), out)
+    table, context, scale = np.zeros((1, 1), np.int32), np.full(1, 4, np.int32), np.float32(0.125)
+    paged_attention(out.copy(), keys, values, table, zeros, zeros, context, scale, np.float32(softcap), window, out)
     assert not np.isfinite(out).any()
 
 
@@ -98,17 +103,18 @@ def test_a_broken_value_is_not_hidden(broken: float) -> None:
     tokens=st.integers(1, 9),
     heads=st.sampled_from([(1, 1), (3, 1), (9, 3), (14, 2)]),
     size=st.sampled_from([64, 80]),
+    rotated=st.sampled_from([0, 16, 20, 64]),
     block_size=st.sampled_from([1, 5, 16]),
     bfloat16=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_rope_cache_equals_the_reference(
-    tokens: int, heads: tuple[int, int], size: int, block_size: int, bfloat16: bool, seed: int
+    tokens: int, heads: tuple[int, int], size: int, rotated: int, block_size: int, bfloat16: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     queries, kv_heads = heads
     qkv = rng.normal(size=(tokens, (queries + 2 * kv_heads) * size)).astype(np.float32)
-    angles = rng.uniform(0, 6, size=(50, size // 2))
+    angles = rng.uniform(0, 6, size=(50, rotated // 2))
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     positions, slots = rng.integers(0, 50, tokens), rng.permutation(4 * tokens * block_size)[:tokens]
     dtype = np.uint16 if bfloat16 else np.float32

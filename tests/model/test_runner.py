@@ -19,7 +19,8 @@ from mqlab.clock import ManualClock
 from mqlab.config import EngineConfig
 from mqlab.engine.engine_core import EngineCore
 from mqlab.errors import ConfigError, ModelError
-from mqlab.model.runner import TorchRunner, build, choose_dtype
+from mqlab.model.load import build, choose_dtype
+from mqlab.model.runner import TorchRunner
 from mqlab.plan import Plan
 from mqlab.types import Request, SamplingParams
 
@@ -98,6 +99,25 @@ def test_the_pool_takes_the_memory_it_is_given(llama: Any, tmp_path: Path) -> No
 def test_settings_that_do_not_fit_the_model(fields: dict[str, Any], message: str, llama: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         build(config(tmp_path, **fields))
+
+
+def test_too_large_a_pool_is_refused_before_the_weights_are_read(llama: Any, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 4}))
+    with pytest.raises(ConfigError, match="KV blocks take"):
+        build(config(tmp_path, num_kv_blocks=10**11))
+
+
+def test_what_the_weights_hold_and_the_config_does_not_call_for_is_told(
+    llama: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(config(tmp_path)).close()
+    assert not caplog.records
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 2}))
+    build(config(tmp_path)).close()
+    (record,) = caplog.records
+    assert "tensors that config.json does not call for, and that are not used: model.layers.2." in record.getMessage()
 
 
 def test_weights_that_do_not_fit_the_config(llama: Any, tmp_path: Path) -> None:

@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from plans import lines
 from safetensors.torch import load_file, save_file
 
 from mqlab.errors import ModelError
+from mqlab.model.architecture import read_architecture
+from mqlab.model.batch import BatchTensors
+from mqlab.model.decoder import Decoder
+from mqlab.model.kv import allocate
 from mqlab.model.weights import INDEX, SINGLE, Weights
+from mqlab.models.resolve import load_config
+from mqlab.plan import Plan
 
 MakeModel = Callable[..., Any]
 EMBEDDING = "model.embed_tokens.weight"
@@ -50,6 +58,25 @@ def test_files_that_the_index_does_not_list_are_noted_and_ignored(
         assert name in caplog.text
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_scrambled_files_beside_the_right_ones_leave_the_answers_alone(
+    tied: bool, stored: torch.dtype, make_model: MakeModel, tmp_path: Path
+) -> None:
+    make_model(dtype=stored, tie_word_embeddings=tied)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    scrambled = {name: torch.randn_like(tensor) for name, tensor in load_file(tmp_path / SINGLE).items()}
+    for name in ("consolidated.safetensors", "model-00001-of-00002.safetensors", "a.safetensors"):
+        save_file(scrambled, tmp_path / name)
+    torch.save(scrambled, tmp_path / "pytorch_model.bin")
+    arch = read_architecture(load_config(tmp_path))
+    decoder, cache = Decoder(arch, Weights(tmp_path, torch.float32), 64), allocate(arch, 1, 32, torch.float32)
+    (line,) = lines([range(30)], [0], 32)
+    actual = decoder.logits(decoder.states(BatchTensors.of(Plan((line.chunk(0, 30),)), 32), cache))
+    torch.testing.assert_close(actual, model(torch.tensor([line.tokens])).logits[0], atol=1e-4, rtol=0)
+
+
 def test_a_tensor_is_taken_from_the_file_that_the_index_names(sharded: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """A listed shard may hold a second, wrong copy of a tensor of another shard."""
     file_of = json.loads((tmp_path / INDEX).read_text())["weight_map"]
@@ -76,6 +103,33 @@ def test_a_shard_without_its_tensor(sharded: dict[str, torch.Tensor], tmp_path: 
     save_file({"other": torch.zeros(1)}, tmp_path / file)
     with pytest.raises(ModelError, match=rf"{file} lacks '{EMBEDDING}'"):
         Weights(tmp_path, torch.float32).read(EMBEDDING, *sharded[EMBEDDING].shape)
+
+
+def test_a_shard_may_lie_in_a_folder_and_must_be_named_by_a_text(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    save_file({"a": torch.ones(2)}, tmp_path / "part" / "one.safetensors")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "part/one.safetensors"}}))
+    assert Weights(tmp_path, torch.float32).read("a", 2).tolist() == [1, 1]
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": 5}}))
+    with pytest.raises(ModelError, match="lists 5, which is missing"):
+        Weights(tmp_path, torch.float32)
+
+
+def test_what_nobody_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A bias that config.json does not ask for, not a table that older versions of transformers saved."""
+    names = ("model.layers.0.q_proj.weight", "model.layers.0.q_proj.bias", "model.layers.0.self_attn.rotary_emb.inv_freq")
+    save_file({name: torch.zeros(2) for name in names}, tmp_path / SINGLE)
+    weights = Weights(tmp_path, torch.float32)
+    weights.read(names[0], 2)
+    weights.note_unread()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        "has 1 tensors that config.json does not call for, and that are not used: model.layers.0.q_proj.bias"
+    )
+    weights.read(names[1], 2)
+    caplog.clear()
+    weights.note_unread()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": 5}', "{}"])

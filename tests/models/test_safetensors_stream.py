@@ -31,5 +31,7 @@ def test_the_library_reads_it(tmp_path: Path) -> None:
 def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a has shape \(2,\), not \(3,\)"):
         write_float32(tmp_path / "x", {"a": (3,)}, [np.ones(2, np.float32)])
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="b is missing"):
         write_float32(tmp_path / "x", {"a": (2,), "b": (2,)}, [np.ones(2, np.float32)])
+    with pytest.raises(ValueError, match="more tensors than were announced"):
+        write_float32(tmp_path / "x", {"a": (2,)}, [np.ones(2, np.float32)] * 2)
