@@ -1,4 +1,4 @@
-"""The one contract between everything above tokens and an engine, and what every implementation of it shares.
+"""What every implementation of the client's contract (mqlab.client.contract) shares.
 
 A topology adds how it starts, how it sends and how it closes. Streams, pending calls, request-scoped against fatal errors,
 "abort in finally iff unfinished and not dead", unknown ids ignored: all that is here, once.
@@ -10,87 +10,30 @@ import asyncio
 import contextlib
 import itertools
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
-
-import msgspec
+from typing import Any, Self
 
 from mqlab.client.boundary import as_exception, checked, plain_arguments
 from mqlab.client.companion import Companion
+from mqlab.client.control import Control
 from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
 from mqlab.config import Timing
+from mqlab.engine.available import check_loaded
 from mqlab.errors import CallError, CallTimeout, ClientClosedError, EngineDeadError, MqlabError
-from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Health, ModelInfo, Reply, Request, Shape, Step
+from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Health, Model, ModelInfo, Reply, Request, Shape, Step
 from mqlab.wire.liveness import judge
 from mqlab.wire.statspage import StatsPage
 
 
-class EngineClient(Protocol):
-    """An engine as its users see it: async, token-level. Entering starts it, leaving closes it.
-
-    Attributes:
-        shape: the layout, as a picture.
-    """
-
-    @property
-    def shape(self) -> Shape:
-        """The layout, as a picture."""
-        ...
-
-    @property
-    def info(self) -> ModelInfo:
-        """What the engine said of itself when it became ready."""
-        ...
-
-    async def start(self) -> None:
-        """Return when requests can be served.
-
-        Raises:
-            EngineStartError: it never became ready; carries the cause.
-        """
-        ...
-
-    def generate(self, request: Request) -> AsyncGenerator[Delta, None]:
-        """Stream a request's new tokens; the last delta has ``finish``. Leaving early aborts the request.
-
-        Raises:
-            InvalidRequest: refused; duplicate id. RequestFailed: died while processed. EngineDeadError, ClientClosedError.
-        """
-        ...
-
-    async def abort(self, ids: Iterable[str]) -> None:
-        """End requests with finish "abort". Unknown and finished ids are ignored; silent when the engine is dead or closed."""
-        ...
-
-    async def call(self, method: str, *args: Any, timeout: float | None = None) -> Any:
-        """Run a control call in the core.
-
-        Raises:
-            CallError: it failed, or is unknown. CallTimeout: no answer in ``timeout`` seconds. EngineDeadError, ClientClosedError.
-        """
-        ...
-
-    async def stats(self) -> EngineStats:
-        """The core's counters and gauges."""
-        ...
-
-    async def check(self) -> Health:
-        """What is known of the engine's health, without asking the engine."""
-        ...
-
-    async def close(self, *, drain: float = 0.0) -> None:
-        """End it, in bounded time: open streams get ``drain`` seconds, then ClientClosedError. Idempotent."""
-        ...
-
-
-class BaseClient(ABC):
+class BaseClient(Control):
     """What every topology's client shares. All methods on one event loop.
 
     Attributes:
+        listeners: each is called when the engine's model changed, with what clients are told then; ``info`` is the new one by then.
         streams: the live streams; a probe may put its own kind in their place before the start.
         companions: live as long as the client.
     """
@@ -102,6 +45,7 @@ class BaseClient(ABC):
         self._info: ModelInfo | None = None
         self._page: StatsPage | None = None
         self.streams = Streams()
+        self.listeners: list[Callable[[Model], None]] = []
         self.companions: list[Companion] = []
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
@@ -133,7 +77,7 @@ class BaseClient(ABC):
 
     @property
     def info(self) -> ModelInfo:
-        """What the engine said of itself when it became ready."""
+        """See EngineClient.info."""
         if self._info is None:
             raise ClientClosedError("the client was not started: use 'async with' or await start()")
         return self._info
@@ -150,7 +94,8 @@ class BaseClient(ABC):
             companion.start()
         self._starting = loop.create_task(self._start())
         try:
-            self._info = await self._starting
+            info = await self._starting
+            self._info = self._info or info  # what an event brought meanwhile is newer
         except BaseException as error:
             closed_meanwhile = self._closing is not None
             await self.close()
@@ -168,6 +113,8 @@ class BaseClient(ABC):
     async def generate(self, request: Request) -> AsyncGenerator[Delta, None]:
         """See EngineClient.generate."""
         self._ensure_usable()
+        # Asked here too: a load, during which no engine can answer, may take minutes.
+        check_loaded(self.info)
         request = checked(request)
         slot = await self.streams.open(request)
         delta = None
@@ -207,10 +154,6 @@ class BaseClient(ABC):
             del self._calls[number]
             if future.done() and not future.cancelled():
                 future.exception()  # seen: a send that failed first is what the caller is told
-
-    async def stats(self) -> EngineStats:
-        """See EngineClient.stats."""
-        return msgspec.convert(await self.call("stats"), EngineStats)
 
     def glance(self) -> EngineStats:
         """The counters and gauges that the engine published last, without ``finished``; asks nobody, works from any thread.
@@ -292,6 +235,15 @@ class BaseClient(ABC):
             future.set_result(reply.value)
         else:
             future.set_exception(CallError(reply.error))
+
+    def _on_model(self, model: Model) -> None:
+        self._take_info(model.info)
+        for listener in tuple(self.listeners):
+            listener(model)
+
+    def _take_info(self, info: ModelInfo) -> None:
+        """The engine has another model, or none, from now on."""
+        self._info = info
 
     def _on_dead(self, dead: Dead) -> None:
         self._die(dead.cause, dead.traceback)
@@ -380,6 +332,7 @@ _ON_EVENT: dict[type, Callable[[BaseClient, Any], None]] = {
     Step: BaseClient._on_step,
     Reply: BaseClient._on_reply,
     Dead: BaseClient._on_dead,
+    Model: BaseClient._on_model,
 }
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from mqlab.errors import CallError, InvalidRequest, RequestFailed
+from mqlab.errors import CallError, InvalidRequest, ModelUnavailable, RequestError, RequestFailed
 from mqlab.types import Failure, Request
 from mqlab.wire.codecs import as_plain
 
+_RAISED: dict[Literal["invalid", "failed", "unavailable"], type[RequestError]] = {
+    "invalid": InvalidRequest,
+    "failed": RequestFailed,
+    "unavailable": ModelUnavailable,
+}
 _REQUEST = msgspec.msgpack.Decoder(Request)
 
 
@@ -37,13 +42,14 @@ def plain_arguments(method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         raise CallError(f"{method}: an argument cannot be sent: {error}; pass numbers, strings, lists and dicts") from error
 
 
-def as_exception(failure: Failure) -> InvalidRequest | RequestFailed:
+def as_exception(failure: Failure) -> RequestError:
     """The failure of one request, to be raised."""
-    return InvalidRequest(failure.message) if failure.kind == "invalid" else RequestFailed(failure.message)
+    return _RAISED[failure.kind](failure.message)
 
 
 def as_failure(error: Exception) -> Failure:
     """The inverse, for whoever carries it to another process; what was not foreseen failed."""
-    if isinstance(error, InvalidRequest | RequestFailed):
-        return Failure("invalid" if isinstance(error, InvalidRequest) else "failed", str(error))
+    for kind, raised in _RAISED.items():
+        if isinstance(error, raised):
+            return Failure(kind, str(error))
     return Failure("failed", f"{type(error).__name__}: {error}")

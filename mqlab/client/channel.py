@@ -70,12 +70,17 @@ class Channel:
     async def _traffic(self, owner: weakref.ref[Owner]) -> None:
         connector = aiohttp.UnixConnector(str(self._socket), limit=0)
         timeout, cookies = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()
-        async with aiohttp.ClientSession(BASE, connector=connector, timeout=timeout, cookie_jar=cookies) as session:
-            async with session.get("/info") as response:
-                info = msgspec.json.decode(await response.read(), type=FrontInfo)
-            async with session.post("/channel", data=self._commands()) as response:
-                self.info.set_result(info)
-                await self._receive(response, owner)
+        async with (
+            aiohttp.ClientSession(BASE, connector=connector, timeout=timeout, cookie_jar=cookies) as session,
+            session.post("/channel", data=self._commands()) as response,
+        ):
+            # Asked once the channel is there, which tells of every change from then on.
+            self.info.set_result(await self._ask(session))
+            await self._receive(response, owner)
+
+    async def _ask(self, session: aiohttp.ClientSession) -> FrontInfo:
+        async with session.get("/info") as response:
+            return msgspec.json.decode(await response.read(), type=FrontInfo)
 
     async def _receive(self, response: aiohttp.ClientResponse, owner: weakref.ref[Owner]) -> None:
         unframer = Unframer()

@@ -14,6 +14,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mqlab.client.base import BaseClient, watch_loop
 from mqlab.client.channel import Channel
 from mqlab.client.remote import RemoteClient
@@ -50,6 +52,11 @@ class FrontSide(BaseClient):
     def _post(self, command: Command) -> None:
         if self._channel is not None:
             self._channel.post(command)
+
+    def _take_info(self, info: ModelInfo) -> None:
+        super()._take_info(info)
+        if self.front is not None:
+            self.front = msgspec.structs.replace(self.front, model=info)
 
     def deliver(self, event: Event) -> None:
         """Take what the front sent."""

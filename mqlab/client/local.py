@@ -12,10 +12,14 @@ from typing import Any
 from mqlab.client.base import BaseClient
 from mqlab.engine.service import Service
 from mqlab.errors import EngineStartError
+from mqlab.plan import InFlight, SampledTokens
 from mqlab.types import ModelInfo
 from mqlab.wire.statspage import PAGE, Phase, StatsPage
 from mqlab.wire.wiring import Wiring
 from mqlab.wire.worker import Worker
+
+WORKER = "mqlab-core"
+"""Name of the thread that builds the core."""
 
 
 class LocalClient(BaseClient):
@@ -24,7 +28,7 @@ class LocalClient(BaseClient):
     def __init__(self, wiring: Wiring) -> None:
         super().__init__(wiring.timing)
         self._wiring = wiring
-        self._worker = Worker("mqlab-core")
+        self._worker = Worker(WORKER)
         self._abandoned = threading.Event()
         self._service: Service | None = None
         self._folder: Path | None = None
@@ -67,6 +71,10 @@ class LocalClient(BaseClient):
         assert self._service is not None, "started clients only"
         return self._service
 
+    async def _landed(self, flight: InFlight) -> SampledTokens:
+        """What a flight brings, waited for off the loop."""
+        return await self._worker.run(partial(_wait, flight, self._core, self._abandoned))
+
     def _fatal(self, error: Exception) -> None:
         self._die(f"the engine failed: {type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
 
@@ -77,6 +85,13 @@ class LocalClient(BaseClient):
             self._service.close()
         self._service = None
         self._page = None
+
+
+def _wait(flight: InFlight, core: Service, abandoned: threading.Event) -> SampledTokens:
+    sampled = flight.wait()
+    if abandoned.is_set():  # nobody else will: whoever closed the client may not have waited for this
+        core.close()
+    return sampled
 
 
 def _build(wiring: Wiring, abandoned: threading.Event) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from mqlab.logprobs import join
 from mqlab.types import Delta
 
 
@@ -79,5 +80,14 @@ class Slot:
 
 def merge(first: Delta, second: Delta) -> Delta:
     """Two consecutive deltas of one request as one."""
-    text = None if first.text is None and second.text is None else (first.text or "") + (second.text or "")
-    return Delta(first.id, first.tokens + second.tokens, second.finish, second.stop_reason, second.error, text)
+    return Delta(
+        first.id,
+        first.tokens + second.tokens,
+        second.finish,
+        second.stop_reason,
+        second.error,
+        None if first.text is None and second.text is None else (first.text or "") + (second.text or ""),
+        join(first.logprobs, second.logprobs),
+        first.prompt_logprobs,
+        second.embedding,
+    )

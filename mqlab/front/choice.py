@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mqlab.front.logprobs import prompt_logprobs, token_logprobs
 from mqlab.text.detokenizer import Detokenizer
 from mqlab.text.tokenizer import Tokenizer
-from mqlab.types import Delta, Finish, Output, SamplingParams, Usage
+from mqlab.types import Delta, Finish, Output, SamplingParams, TokenLogprob, Usage
 
 
 class Tally:
@@ -35,43 +36,72 @@ class ChoiceReader:
     """Reads the deltas of one choice until an output has ``finish``; nothing after that belongs to it.
 
     A stop string is looked for token by token, however the tokens arrive, so the token that completes it is the last one
-    reported on every topology. Otherwise text that a delta brings is taken as it is: its layout has detokenised.
+    reported on every topology; logprobs, too, want each token's own text. Otherwise text that a delta brings is taken as it is: its
+    layout has detokenised.
+
+    Args:
+        request_id: of the request, common to its choices.
+        index: which of the choices.
+        prompt: its token ids where their logprobs are asked for with this choice; None elsewhere.
 
     Attributes:
-        searches: whether there are stop strings, so that deltas must be read as they come.
+        stepwise: whether there are stop strings or logprobs, so that deltas must be read as they come.
     """
 
-    __slots__ = ("_count", "_detokenizer", "_id", "_index", "_push", "_tally", "searches")
+    __slots__ = ("_count", "_detokenizer", "_id", "_index", "_prompt", "_push", "_tally", "_tokenizer", "_wanted", "stepwise")
 
-    def __init__(self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams, tally: Tally) -> None:
+    def __init__(
+        self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams, tally: Tally, prompt: Sequence[int] | None = None
+    ) -> None:
         self._id = request_id
         self._index = index
+        self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer, params)
         self._push = self._detokenizer.push
-        self.searches = bool(params.stop)
+        self._wanted = params.logprobs is not None
+        self._prompt = prompt
         self._tally = tally
         self._count = 0
+        self.stepwise = bool(params.stop) or self._wanted
 
     def read(self, delta: Delta) -> Output:
         """What these new tokens add."""
-        tokens, finish, reason = delta.tokens, delta.finish, delta.stop_reason
-        if self.searches:
-            text, tokens = self._search(tokens, finish)
+        tokens, finish, reason, logprobs = delta.tokens, delta.finish, delta.stop_reason, None
+        if self.stepwise:
+            text, pieces = self._step(tokens, finish)
+            tokens = tokens[: len(pieces)]
+            if self._wanted:
+                logprobs = token_logprobs(self._tokenizer, delta.logprobs, pieces)
             if (found := self._detokenizer.stop_reason) is not None:
                 finish, reason = "stop", found
         else:
             text = self._push(tokens, finish) if delta.text is None else delta.text
         self._count += len(tokens)
-        usage = None if finish is None else self._tally.end(self._count)
-        return Output(id=self._id, index=self._index, text=text, tokens=tuple(tokens), finish=finish, stop_reason=reason, usage=usage)
+        return Output(
+            id=self._id,
+            index=self._index,
+            text=text,
+            tokens=tuple(tokens),
+            finish=finish,
+            stop_reason=reason,
+            usage=None if finish is None else self._tally.end(self._count),
+            logprobs=logprobs,
+            prompt_logprobs=None if self._prompt is None else self._scored_prompt(self._prompt, delta),
+        )
 
-    def _search(self, tokens: Sequence[int], finish: Finish | None) -> tuple[str, Sequence[int]]:
-        """The new text, and the tokens up to the one that completes a stop string."""
-        if len(tokens) <= 1:
-            return self._push(tokens, finish), tokens
-        pieces = []
+    def _step(self, tokens: Sequence[int], finish: Finish | None) -> tuple[str, list[str]]:
+        """The new text, and what each token adds to it, up to the one that completes a stop string."""
+        if not tokens:
+            return self._push(tokens, finish), []
+        shown: list[str] = []
+        pieces: list[str] = []
         for count in range(1, len(tokens) + 1):
-            pieces.append(self._push(tokens[count - 1 : count], finish if count == len(tokens) else None))
+            shown.append(self._push(tokens[count - 1 : count], finish if count == len(tokens) else None))
+            pieces.append(self._detokenizer.piece)
             if self._detokenizer.stop_reason is not None:
-                return "".join(pieces), tokens[:count]
-        return "".join(pieces), tokens
+                break
+        return "".join(shown), pieces
+
+    def _scored_prompt(self, prompt: Sequence[int], first: Delta) -> tuple[TokenLogprob | None, ...]:
+        self._prompt = None
+        return prompt_logprobs(self._tokenizer, prompt, first.prompt_logprobs)

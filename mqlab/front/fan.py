@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from mqlab.client.base import EngineClient
+from mqlab.client.contract import EngineClient
 from mqlab.front.merge import Merged
 from mqlab.types import Delta, Request
 

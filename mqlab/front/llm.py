@@ -8,22 +8,23 @@ import dataclasses
 import threading
 import weakref
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mqlab.client.base import EngineClient
+from mqlab.client.contract import EngineClient, Freed
 from mqlab.client.sync import Job, LoopThread
 from mqlab.config import EngineConfig
 from mqlab.errors import CallTimeout, ClientClosedError, ConfigError, InvalidRequest
 from mqlab.front.frontend import Frontend
 from mqlab.front.progress import Progress
-from mqlab.front.prompts import Prompt
+from mqlab.front.prompts import Prompt, room_for
 from mqlab.topologies import make_client
-from mqlab.types import Completion, EngineStats, ModelInfo, SamplingParams
+from mqlab.types import Completion, Embedding, EngineStats, ModelInfo, SamplingParams, Tokens
 from mqlab.wire.wiring import Wiring
 
 T = TypeVar("T")
+A = TypeVar("A", Completion, Embedding)
 Conversation = Sequence[Mapping[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -75,21 +76,29 @@ class LLM:
         """What the engine says of itself."""
         return self._front.client.info
 
-    def generate(self, prompts: str | Sequence[Prompt], params: Params = None, *, use_tqdm: bool = True) -> list[Completion]:
+    def generate(
+        self, prompts: str | Sequence[Prompt], params: Params = None, *, use_tqdm: bool = True, priority: int = 0, salt: str = ""
+    ) -> list[Completion]:
         """Complete all prompts, batched; completions come in the order of the prompts.
 
         Args:
             prompts: one text, or a sequence of prompts, each a text, a list of token ids or a list of chat messages.
             params: for all, or one for each prompt; by default SamplingParams().
             use_tqdm: show a bar with requests and tokens per second on stderr.
+            priority: of all; under the engine's priority policy the lowest goes first.
+            salt: of all; cached prompts are shared among requests of one salt only.
 
         Raises:
             InvalidRequest: a prompt is refused; the message names its index, and nothing was sent.
-            RequestFailed, EngineDeadError, ClientClosedError: the rest was aborted.
+            RequestFailed, ModelUnavailable, EngineDeadError, ClientClosedError: the rest was aborted.
         """
         given: list[Prompt] = [prompts] if isinstance(prompts, str) else list(prompts)
         each = _params_for_each(params, len(given))
-        return self._run(_generate(self._front, given, each, use_tqdm))
+
+        def start(index: int, tokens: Tokens) -> Coroutine[Any, Any, Completion]:
+            return self._front.complete(tokens, each[index], priority=priority, salt=salt)
+
+        return self._run(_all_of(self._front, given, list(map(room_for, each)), start, use_tqdm))
 
     def chat(
         self,
@@ -97,6 +106,8 @@ class LLM:
         params: Params = None,
         *,
         use_tqdm: bool = True,
+        priority: int = 0,
+        salt: str = "",
     ) -> list[Completion]:
         """Answer one conversation, or a list of them: messages with ``role`` and ``content``, by the model's chat template.
 
@@ -108,7 +119,35 @@ class LLM:
         for i, talk in enumerate(talks):
             if isinstance(talk, str) or not all(isinstance(message, Mapping) for message in talk):
                 raise InvalidRequest(f"conversations[{i}]={talk!r:.80} is not a list of messages, each with a role and content")
-        return self.generate(talks, params, use_tqdm=use_tqdm)
+        return self.generate(talks, params, use_tqdm=use_tqdm, priority=priority, salt=salt)
+
+    def embed(
+        self,
+        prompts: str | Sequence[Prompt],
+        pooling: str = "mean",
+        normalize: bool = True,
+        *,
+        use_tqdm: bool = True,
+        priority: int = 0,
+        salt: str = "",
+    ) -> list[Embedding]:
+        """All prompts as vectors, batched, in the order of the prompts: their final hidden states pooled.
+
+        Args:
+            pooling: "mean" of all tokens, the "last" token's, or the first one's ("cls").
+            normalize: to length 1.
+            others: as for ``generate``.
+
+        Raises:
+            InvalidRequest: the engine gives no embeddings, or as ``generate``. Others as ``generate``.
+        """
+        given: list[Prompt] = [prompts] if isinstance(prompts, str) else list(prompts)
+
+        def start(index: int, tokens: Tokens) -> Coroutine[Any, Any, Embedding]:
+            del index
+            return self._front.embed(tokens, pooling, normalize, priority=priority, salt=salt)
+
+        return self._run(_all_of(self._front, given, [0] * len(given), start, use_tqdm))
 
     def generate_iter(self, prompts: Iterable[Prompt], params: SamplingParams | None = None, *, window: int = 256) -> Iterator[Completion]:
         """Complete prompts as they are pulled from an iterable, endless ones too; completions come in the order of the prompts.
@@ -123,6 +162,37 @@ class LLM:
             raise InvalidRequest(f"window={window} must be at least 1: how many requests run at once")
         self._check_usable()
         return self._windowed(prompts, params or SamplingParams(), window)
+
+    def load(self, model: str, **options: Any) -> ModelInfo:
+        """Serve another model in the engine that runs; requests that are live end with ModelUnavailable.
+
+        Args:
+            options: fields of EngineConfig that are to differ from what the engine was started with.
+
+        Raises:
+            CallError: it cannot be served; where that was seen beforehand the model that was loaded goes on, else none is loaded.
+        """
+        return self._run(self._front.client.load(model, **options))
+
+    def unload(self) -> Freed:
+        """Free weights and KV memory; the engine's process stays, and refuses requests until ``load``."""
+        return self._run(self._front.client.unload())
+
+    def sleep(self, level: int = 1) -> Freed:
+        """Free the KV memory, and from level 2 on the weights; requests are refused until ``wake_up``.
+
+        Raises:
+            CallError: no model is loaded, or no such level.
+        """
+        return self._run(self._front.client.sleep(level))
+
+    def wake_up(self) -> ModelInfo:
+        """Serve again after ``sleep``.
+
+        Raises:
+            CallError: no model is loaded, or the memory is there no more.
+        """
+        return self._run(self._front.client.wake_up())
 
     def stats(self) -> EngineStats:
         """The core's counters and gauges."""
@@ -188,16 +258,18 @@ async def _started(client: EngineClient) -> Frontend:
     return Frontend.of(client)
 
 
-async def _generate(front: Frontend, prompts: list[Prompt], params: list[SamplingParams], use_tqdm: bool) -> list[Completion]:
-    encoded = [await _encode(front, index, prompt) for index, prompt in enumerate(prompts)]
+async def _all_of(
+    front: Frontend, prompts: list[Prompt], rooms: list[int], start: Callable[[int, Tokens], Coroutine[Any, Any, A]], use_tqdm: bool
+) -> list[A]:
+    encoded = [await _tokenise(front, index, prompt, room) for index, (prompt, room) in enumerate(zip(prompts, rooms, strict=True))]
     with Progress(len(encoded), use_tqdm) as progress:
 
-        async def one(ids: list[int], own: SamplingParams) -> Completion:
-            completion = await front.complete(ids, own)
-            progress.add(completion)
-            return completion
+        async def one(index: int, tokens: Tokens) -> A:
+            answer = await start(index, tokens)
+            progress.add(answer)
+            return answer
 
-        return await _all(map(one, encoded, params))
+        return await _all([one(index, tokens) for index, tokens in enumerate(encoded)])
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -212,12 +284,12 @@ async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _complete(front: Frontend, index: int, prompt: Prompt, params: SamplingParams) -> Completion:
-    return await front.complete(await _encode(front, index, prompt), params)
+    return await front.complete(await _tokenise(front, index, prompt, room_for(params)), params)
 
 
-async def _encode(front: Frontend, index: int, prompt: Prompt) -> list[int]:
+async def _tokenise(front: Frontend, index: int, prompt: Prompt, room: int) -> Tokens:
     try:
-        return await front.encode(prompt)
+        return await front.tokenise(prompt, room=room)
     except InvalidRequest as error:
         raise InvalidRequest(f"prompts[{index}]: {error}") from None
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqlab.bars import progress_bar
-from mqlab.types import Completion
+from mqlab.types import Completion, Embedding
 
 
 class Progress:
@@ -23,11 +23,11 @@ class Progress:
         if shown:
             self._bar = progress_bar("requests", total=total, unit="req")
 
-    def add(self, completion: Completion) -> None:
-        """One more request is done."""
+    def add(self, answer: Completion | Embedding) -> None:
+        """One more request is done; of an embedding the prompt's tokens are counted."""
         if self._bar is None or self._bar.disable:
             return
-        self._tokens += completion.usage.completion_tokens
+        self._tokens += answer.prompt_tokens if isinstance(answer, Embedding) else answer.usage.completion_tokens
         elapsed = self._bar.format_dict["elapsed"]
         self._bar.set_postfix_str(f"{self._tokens / max(elapsed, 1e-9):.1f} tok/s", refresh=False)
         self._bar.update()

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from mqlab.errors import InvalidRequest
-from mqlab.types import ModelInfo, SamplingParams
+from mqlab.params import StructuredOutputs
+from mqlab.types import ModelInfo, Pooling, PoolingKind, SamplingParams, Tokens
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-"""Text, token ids or chat messages."""
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Tokens
+"""Text, token ids (of whichever model is loaded, or of the one that they name) or chat messages."""
+
+_POOLINGS: tuple[PoolingKind, ...] = get_args(PoolingKind)
 
 
 def is_chat(prompt: object) -> bool:
@@ -24,22 +27,48 @@ def is_chat(prompt: object) -> bool:
 
 
 def checked_params(params: SamplingParams) -> SamplingParams:
-    """Sampling parameters whose fields have their types; a single stop string becomes a tuple of one.
+    """Sampling parameters whose fields have their types; a single stop string or bad word becomes a tuple of one.
 
     Raises:
         InvalidRequest: a field has another type; the message names it.
     """
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"params={params!r:.80} must be SamplingParams")
-    if isinstance(params.stop, str):
-        params = msgspec.structs.replace(params, stop=(params.stop,))
+    fields = msgspec.structs.asdict(params)
+    for name in ("stop", "bad_words"):
+        if isinstance(fields[name], str):
+            fields[name] = (fields[name],)
+    if isinstance(params.structured_outputs, StructuredOutputs):
+        fields["structured_outputs"] = msgspec.structs.asdict(params.structured_outputs)
     try:
-        msgspec.convert(msgspec.structs.asdict(params), SamplingParams)
-    except msgspec.ValidationError as error:
+        params = msgspec.convert(fields, SamplingParams)
+    except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidRequest(f"sampling params: {error}") from None
-    for stop in params.stop:
-        check_unicode(stop, "stop")
+    _check_texts(params)
     return params
+
+
+def _check_texts(params: SamplingParams) -> None:
+    for name in ("stop", "bad_words"):
+        for text in getattr(params, name):
+            check_unicode(text, name)
+    if (wanted := params.structured_outputs) is not None:
+        value = getattr(wanted, wanted.kind)
+        for text in value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ():
+            check_unicode(text, f"structured_outputs.{wanted.kind}")
+
+
+def checked_pooling(kind: str, normalize: bool) -> Pooling:
+    """How to embed.
+
+    Raises:
+        InvalidRequest: an unknown kind, or ``normalize`` is no bool.
+    """
+    if kind not in _POOLINGS:
+        raise InvalidRequest(f"pooling={kind!r:.80} must be one of {', '.join(_POOLINGS)}")
+    if not isinstance(normalize, bool):
+        raise InvalidRequest(f"normalize={normalize!r:.80} must be true or false")
+    return Pooling(kind, normalize)
 
 
 def check_unicode(text: str, field: str) -> None:
@@ -56,7 +85,12 @@ def check_unicode(text: str, field: str) -> None:
         raise InvalidRequest(f"{field} holds {text[error.start]!r} at {error.start}: half of a surrogate pair, not a character") from None
 
 
-def checked_ids(prompt: Any, info: ModelInfo) -> list[int]:
+def room_for(params: SamplingParams) -> int:
+    """Tokens that the context must hold beside the prompt, at least: none where the prompt is only to be scored."""
+    return 0 if params.max_tokens == 0 else 1
+
+
+def checked_ids(prompt: Any, info: ModelInfo, room: int = 1) -> list[int]:
     """Token ids as a list of plain ints.
 
     Any iterable of integers will do (an array, a tensor), but not bytes, and no bools.
@@ -65,7 +99,7 @@ def checked_ids(prompt: Any, info: ModelInfo) -> list[int]:
         InvalidRequest: something else, none at all, outside of the vocabulary, or more than ever fit.
     """
     ids = _plain_ints(prompt)
-    check_length(len(ids), info)
+    check_length(len(ids), info, room)
     low, high = min(ids), max(ids)
     if low < 0 or high >= info.vocab_size:
         wrong = low if low < 0 else high
@@ -73,36 +107,41 @@ def checked_ids(prompt: Any, info: ModelInfo) -> list[int]:
     return ids
 
 
-def check_length(count: int, info: ModelInfo) -> None:
-    """Refuse a prompt of ``count`` tokens that can never run.
+def check_length(count: int, info: ModelInfo, room: int = 1) -> None:
+    """Refuse a prompt of ``count`` tokens that can never run with ``room`` new ones.
 
     Raises:
-        InvalidRequest: it is empty, or leaves no room for one new token.
+        InvalidRequest: it is empty, or too long.
     """
     if not count:
         raise InvalidRequest("the prompt has 0 tokens; it needs at least 1: give some text, or start from the begin or end token's id")
-    if count > info.max_prompt_len:
-        raise InvalidRequest(f"the prompt has {count} tokens; {_limit(info)}")
+    if count > _most(info, room):
+        raise InvalidRequest(f"the prompt has {count} tokens; {_limit(info, room)}")
 
 
-def check_characters(text: str, longest_token: int, info: ModelInfo) -> None:
+def check_characters(text: str, longest_token: int, info: ModelInfo, room: int = 1) -> None:
     """Refuse text that is too long even if each token were the longest one: no need to tokenise megabytes to know.
 
     Raises:
         InvalidRequest: it cannot fit.
     """
     least = len(text) // longest_token
-    if least > info.max_prompt_len:
-        raise InvalidRequest(f"the prompt has {len(text)} characters, at least {least} tokens; {_limit(info)}")
+    if least > _most(info, room):
+        raise InvalidRequest(f"the prompt has {len(text)} characters, at least {least} tokens; {_limit(info, room)}")
 
 
-def _limit(info: ModelInfo) -> str:
+def _most(info: ModelInfo, room: int) -> int:
+    return info.max_prompt_len + 1 - room
+
+
+def _limit(info: ModelInfo, room: int) -> str:
     held = f"the context holds {info.max_model_len}"
     remedy = "--max-model-len"
     pool = info.num_blocks * info.block_size
     if info.max_prompt_len < info.max_model_len - 1:
         held, remedy = f"{held} and the KV pool {pool}", "--num-kv-blocks or --kv-cache-gb"
-    return f"at most {info.max_prompt_len} fit ({held}, and one is for the answer): shorten the prompt or raise {remedy}"
+    answer = ", and one is for the answer" if room else ""
+    return f"at most {_most(info, room)} fit ({held}{answer}): shorten the prompt or raise {remedy}"
 
 
 def _plain_ints(prompt: Any) -> list[int]:

@@ -17,7 +17,7 @@ from mqlab.engine.calls import answer
 from mqlab.engine.core import Core
 from mqlab.errors import InvalidRequest
 from mqlab.plan import InFlight, SampledTokens
-from mqlab.types import Call, Delta, Event, Failure, ModelInfo, Reply, Request, Step
+from mqlab.types import Call, Delta, Event, Failure, ModelInfo, Request, Step
 
 
 class InjectedFault(RuntimeError):
@@ -37,6 +37,7 @@ class Faults:
         hang_step: this step stays in ``wait`` for ``hang_seconds``.
         hold_gil: hangs keep the interpreter lock, as a stuck extension does: no other thread of the process runs.
         slow_step: every step's ``wait`` takes this much longer.
+        slow_load: so does every part of a load, which is no step.
         refuse: ids of requests that are refused when added.
         fail_requests: ids of requests that fail at their first token, alone.
     """
@@ -50,6 +51,7 @@ class Faults:
     hang_seconds: float = 3600.0
     hold_gil: bool = False
     slow_step: float = 0.0
+    slow_load: float = 0.0
     refuse: tuple[str, ...] = ()
     fail_requests: tuple[str, ...] = ()
 
@@ -85,16 +87,25 @@ class FaultyCore:
         self._in_flight = False
         self._deferred: list[Call] = []
         self._own_calls: dict[str, Callable[..., Any]] = {"hang": self._hang, "fail": _fail, "opaque": object}
-        self.info: ModelInfo = core.info
         self.calls: Mapping[str, Callable[..., Any]] = {**core.calls, **self._own_calls}
         time.sleep(self._faults.slow_build)
         if self._faults.fail_build:
             raise InjectedFault("the core was told to fail while it is built (fail_build)")
 
     @property
+    def info(self) -> ModelInfo:
+        """What clients must know."""
+        return self._core.info
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return self._core.has_work
+
+    @property
+    def loading(self) -> bool:
+        """Whether the next flight, or the one that is out, is part of a call."""
+        return self._core.loading
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -116,17 +127,20 @@ class FaultyCore:
             raise InjectedFault("abort was told to fail (fail_abort)")
         return self._core.abort(ids, client)
 
-    def call(self, call: Call) -> Reply | None:
+    def call(self, call: Call) -> list[Event]:
         """Run one control call, the core's or one of this wrapper's; in flight it waits for ``finish``."""
         if call.method in self._core.calls:
             return self._core.call(call)
         if self._in_flight:
             self._deferred.append(call)
-            return None
-        return answer(self.calls, call)
+            return []
+        return [answer(self.calls, call)]
 
     def begin(self) -> InFlight:
         """Start a step, unless it is the one to fail here."""
+        if self._core.loading:
+            self._in_flight = True
+            return FaultyFlight(self._core.begin(), self._delay_load)
         self._steps += 1
         self._fail_in("begin")
         flight = FaultyFlight(self._core.begin(), self._delay)
@@ -135,7 +149,8 @@ class FaultyCore:
 
     def finish(self, sampled: SampledTokens) -> list[Event]:
         """Account a step, unless it is the one to fail here."""
-        self._fail_in("finish")
+        if not self._core.loading:
+            self._fail_in("finish")
         self._in_flight = False
         events = [self._break(event) for event in self._core.finish(sampled)]
         deferred, self._deferred = self._deferred, []
@@ -150,6 +165,9 @@ class FaultyCore:
         time.sleep(self._faults.slow_step)
         if self._steps == self._faults.hang_step:
             self._hang(self._faults.hang_seconds)
+
+    def _delay_load(self) -> None:
+        time.sleep(self._faults.slow_load)
 
     def _hang(self, seconds: float) -> None:
         if self._faults.hold_gil:

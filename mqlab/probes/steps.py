@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from pathlib import Path
 from time import monotonic_ns, thread_time_ns
@@ -12,64 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from mqlab.engine.core import Core
-from mqlab.plan import InFlight, Plan, Runner, SampledTokens
+from mqlab.engine.core import Core, no_op
+from mqlab.plan import InFlight, Plan, SampledTokens
 from mqlab.probes import meter
 from mqlab.probes.base import attempt, dropped
 from mqlab.probes.cost import cost_ns
+from mqlab.probes.runner import Parts, meter_runner
 from mqlab.probes.sink import Sink
 from mqlab.record.events import STEP
 from mqlab.record.requests import EngineRow
-from mqlab.types import Call, Delta, Event, ModelInfo, Reply, Request, Step
+from mqlab.types import Call, Delta, Event, ModelInfo, Request, Step
 from mqlab.wire.leaving import on_leave
 from mqlab.wire.spec import Spec
 
 _SUMS = ("schedule_ns", "launch_ns", "device_ns", "sample_ns", "output_ns", "tokens", "new_tokens")
 _FLUSH_NS = 50_000_000
-_LAUNCHED = 16
 _NOTED = struct.Struct("11q")  # what StepProbe.step puts by
 _NOTED_BYTES = _NOTED.size
 _ROOM_BYTES = 512 * _NOTED_BYTES
 _note = _NOTED.pack_into
-
-
-class Parts:
-    """What the runner's wrappers tell. A core may launch a step while another is in flight, or several rounds as one step.
-
-    Attributes:
-        flying: plans that were launched and have not landed, oldest first; none where no runner tells.
-        launched: those of them that were launched since the last step.
-        launch_ns: in launches since the last step; sample_ns: in the sampler since then.
-    """
-
-    def __init__(self) -> None:
-        # Bounded: a probe that was dropped takes nothing out any more.
-        self.flying: deque[Plan] = deque(maxlen=_LAUNCHED)
-        self.launched: deque[Plan] = deque(maxlen=_LAUNCHED)
-        self.launch_ns = self.sample_ns = 0
-
-
-class MeteredRunner:
-    """Times ``launch`` of the runner inside."""
-
-    def __init__(self, runner: Runner, parts: Parts) -> None:
-        self._runner = runner
-        self._parts = parts
-        self.info: ModelInfo = runner.info
-
-    def launch(self, plan: Plan) -> InFlight:
-        """Start one step."""
-        begin = monotonic_ns()
-        flight = self._runner.launch(plan)
-        parts = self._parts
-        parts.launch_ns += monotonic_ns() - begin
-        parts.flying.append(plan)
-        parts.launched.append(plan)
-        return flight
-
-    def close(self) -> None:
-        """Close the runner inside."""
-        self._runner.close()
 
 
 class MeteredFlight:
@@ -132,6 +92,10 @@ class StepProbe:
         for id in ids:
             self._added.pop(id, None)
 
+    def forget(self) -> None:
+        """None wait."""
+        self._added.clear()
+
     def step(self, flight: MeteredFlight, landed_ns: int, sampled: SampledTokens, events: list[Event]) -> None:
         """A step is done; ``finish`` was called at ``landed_ns``."""
         now = monotonic_ns()
@@ -178,6 +142,11 @@ class StepProbe:
         self._spent_ns += thread_time_ns() - begin
         self._publish()
 
+    def leave(self) -> None:
+        """The process ends, perhaps in the middle of a flush, which then has logged its rows and not published them."""
+        self.flush()
+        self._publish()
+
     def close(self) -> None:
         """Write what is put by, and close the files; idempotent."""
         if not self._sink.closed:
@@ -204,14 +173,25 @@ class MeteredCore:
     Args:
         core: the core inside.
         probe: is told; dropped as soon as it fails.
+        loaded: called when the core may have a runner that it did not have before.
     """
 
-    def __init__(self, core: Core, probe: StepProbe) -> None:
+    def __init__(self, core: Core, probe: StepProbe, loaded: Callable[[], None] = no_op) -> None:
         self._core = core
         self._probe = probe
+        self._loaded = loaded
         self._flight = MeteredFlight()
-        self.info: ModelInfo = core.info
-        self.calls: Mapping[str, Callable[..., Any]] = core.calls
+        self._is_step = True
+
+    @property
+    def info(self) -> ModelInfo:
+        """What clients must know."""
+        return self._core.info
+
+    @property
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        """Control calls by name."""
+        return self._core.calls
 
     @property
     def has_work(self) -> bool:
@@ -223,6 +203,11 @@ class MeteredCore:
             except Exception as error:
                 self._drop(error)
         return busy
+
+    @property
+    def loading(self) -> bool:
+        """Whether the next flight, or the one that is out, is part of a call."""
+        return self._core.loading
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -245,12 +230,13 @@ class MeteredCore:
             self._drop(error)
         return deltas
 
-    def call(self, call: Call) -> Reply | None:
+    def call(self, call: Call) -> list[Event]:
         """Run one control call; in flight it waits for ``finish``."""
         return self._core.call(call)
 
     def begin(self) -> InFlight:
         """Start a step."""
+        self._is_step = not self._core.loading
         flight = self._flight
         flight.begin_ns = monotonic_ns()
         flight.inner = self._core.begin()
@@ -261,11 +247,23 @@ class MeteredCore:
         """Account a step."""
         landed = monotonic_ns()
         events = self._core.finish(sampled)
+        if not self._is_step:
+            self._landed()
+            return events
         try:
             self._probe.step(self._flight, landed, sampled, events)
         except Exception as error:
             self._drop(error)
         return events
+
+    def _landed(self) -> None:
+        """A part of a call is done: whatever waited for its first step may have been refused, and the runner may be another."""
+        try:
+            if not self._core.has_work:
+                self._probe.forget()
+            self._loaded()
+        except Exception as error:
+            self._drop(error)
 
     def close(self) -> None:
         """Close the core inside."""
@@ -297,28 +295,8 @@ def _meter(core: Core, inner: Core, folder: Path) -> Core:
     probe = StepProbe(Sink.of(folder, "engine"), parts, cost_ns(rehearse))
     meter_runner(inner, parts)
     weak = weakref.ref(probe)
-    on_leave(lambda: (alive := weak()) and alive.flush())
-    return MeteredCore(core, probe)
-
-
-def meter_runner(core: Any, parts: Parts) -> None:
-    """Time the runner and the sampler of a core, where it has any."""
-    runner = getattr(core, "runner", None)
-    if runner is None:
-        return
-    if hasattr(runner, "sampler"):
-        runner.sampler = _timed(runner.sampler, parts)
-    core.runner = MeteredRunner(runner, parts)
-
-
-def _timed(sampler: Callable[..., tuple[int, ...]], parts: Parts) -> Callable[..., tuple[int, ...]]:
-    def sample(*args: Any) -> tuple[int, ...]:
-        begin = monotonic_ns()
-        tokens = sampler(*args)
-        parts.sample_ns += monotonic_ns() - begin
-        return tokens
-
-    return sample
+    on_leave(lambda: (alive := weak()) and alive.leave())
+    return MeteredCore(core, probe, lambda: meter_runner(inner, parts))
 
 
 def _rows(noted: np.ndarray) -> np.ndarray:
@@ -329,7 +307,8 @@ def _rows(noted: np.ndarray) -> np.ndarray:
 
 def _size(plan: Plan, new: int) -> tuple[int, int]:
     """Sequences and tokens of a plan that gave ``new`` ones; in rounds after the first, each is run on the token before it."""
-    return len(plan.chunks), sum(len(chunk.tokens) for chunk in plan.chunks) + new - len(plan.sampling)
+    first = sum([len(chunk.tokens) for chunk in plan.chunks])
+    return len(plan.chunks), first + new - len(plan.sampling) if plan.rounds > 1 else first
 
 
 def _may_be_new(plans: Collection[Plan], events: Iterable[Event], waiting: Container[str]) -> bool:
@@ -372,6 +351,7 @@ class _StillCore:
     info: Any = None
     calls: Any = None
     has_work = True
+    loading = False
 
     def begin(self) -> InFlight:
         return _FLIGHT

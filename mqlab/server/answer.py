@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from mqlab.front.prompts import Prompt
 from mqlab.server.protocol import Generation
-from mqlab.types import Finish, Output
+from mqlab.types import Finish, Output, TokenLogprob
 
 B = TypeVar("B", bound=Generation, contravariant=True)
 
 
 class Piece:
-    """One choice: its text, as it grows, and how it ended."""
+    """One choice, as it grows: its text, its logprobs where they are asked for, and how it ended.
 
-    __slots__ = ("finish", "index", "stop_reason", "texts")
+    Attributes:
+        offset: where in its text the next token begins.
+    """
+
+    __slots__ = ("finish", "index", "logprobs", "offset", "stop_reason", "texts")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.texts: list[str] = []
+        self.logprobs: list[TokenLogprob] | None = None
+        self.offset = 0
         self.finish: Finish | None = None
         self.stop_reason: str | int | None = None
+
+    def add(self, output: Output) -> None:
+        """What it gained."""
+        self.texts.append(output.text)
+        if output.logprobs is not None:
+            self.logprobs = self.logprobs or []
+            self.logprobs += output.logprobs
+        self.end(output)
 
     def end(self, output: Output) -> None:
         """Note how it ended, where ``output`` says so."""
@@ -51,14 +66,22 @@ class Format(Protocol[B]):
         """
         ...
 
-    def text(self, index: int, text: str) -> bytes:
-        """JSON of a stream's choice that brings text."""
+    def text(self, index: int, text: str, scores: bytes) -> bytes:
+        """JSON of a stream's choice that brings text, and logprobs as JSON."""
         ...
 
     def finish(self, piece: Piece) -> bytes:
         """JSON of a stream's choice that ends it."""
         ...
 
+    def scores(self, piece: Piece, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The logprobs of a choice's next tokens."""
+        ...
+
     def choice(self, piece: Piece) -> dict[str, Any]:
         """A choice of a whole answer."""
+        ...
+
+    def add_prompt_scores(self, answer: dict[str, Any], scores: Sequence[object]) -> None:
+        """Put the logprobs of the prompts into a whole answer, one for each choice, in its order."""
         ...

@@ -49,9 +49,10 @@ class _Control:
         self._last_stats: EngineStats | None = None
 
     async def models(self, request: Request) -> Response:
-        """The one model there is."""
+        """The one model there is; none while it is unloaded or asleep."""
         del request
-        return JSONResponse({"object": "list", "data": [self._card()]})
+        ready = self._state.client.info.state == "ready"
+        return JSONResponse({"object": "list", "data": [self._card()] if ready else []})
 
     async def model(self, request: Request) -> Response:
         """The one model by name."""
@@ -68,7 +69,7 @@ class _Control:
     async def metrics(self, request: Request) -> Response:
         """The page for Prometheus; a dead engine's counters are missing, a busy one's may be of the last time."""
         del request
-        return Response(self._state.metrics.page(await self._stats()), media_type=_METRICS_TYPE)
+        return Response(self._state.metrics.page(await self._stats(), self._state.client.info), media_type=_METRICS_TYPE)
 
     async def _stats(self) -> EngineStats | None:
         try:

@@ -39,7 +39,7 @@ class Outbox:
         self._filled.set()
 
     def add(self, event: Event) -> None:
-        """Add a reply, or the last word."""
+        """Add a reply, another model, or the last word."""
         self._events.append(event)
         self._filled.set()
 
@@ -87,9 +87,11 @@ class ServerChannel:
         loop = asyncio.get_running_loop()
         intake, output = loop.create_task(self._take_in(receive)), loop.create_task(self._send_out(send))
         mourning = loop.create_task(self._mourn())
+        self._client.listeners.append(self._outbox.add)
         try:
             await asyncio.wait({intake, output}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._client.listeners.remove(self._outbox.add)
             tasks = {intake, output, mourning, *self._works}
             for task in tasks:
                 task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ from mqlab.front.prompts import Prompt
 from mqlab.server.answer import Piece
 from mqlab.server.errors import bad_request
 from mqlab.server.protocol import CompletionBody
+from mqlab.server.scores import completion_scores
+from mqlab.types import TokenLogprob
 
 _encode = msgspec.json.encode
 
@@ -35,21 +38,32 @@ class Completions:
         given = "an empty list" if not prompt else "a mixed list"
         raise bad_request(f"prompt is {given}; it must be text, a list of texts, token ids, or a list of lists of token ids", "prompt")
 
-    def text(self, index: int, text: str) -> bytes:
+    def text(self, index: int, text: str, scores: bytes) -> bytes:
         """See answer.Format."""
-        return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (index, _encode(text))
+        return b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}' % (index, _encode(text), scores)
 
     def finish(self, piece: Piece) -> bytes:
         """See answer.Format."""
         end = (piece.index, _encode(piece.finish), _encode(piece.stop_reason))
         return b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b,"stop_reason":%b}' % end
 
+    def scores(self, piece: Piece, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """See answer.Format."""
+        scores = completion_scores(tokens, piece.offset)
+        piece.offset += sum(len(token.text) for token in tokens)
+        return scores
+
     def choice(self, piece: Piece) -> dict[str, Any]:
         """See answer.Format."""
         return {
             "index": piece.index,
             "text": "".join(piece.texts),
-            "logprobs": None,
+            "logprobs": None if piece.logprobs is None else self.scores(piece, piece.logprobs),
             "finish_reason": piece.finish,
             "stop_reason": piece.stop_reason,
         }
+
+    def add_prompt_scores(self, answer: dict[str, Any], scores: Sequence[object]) -> None:
+        """See answer.Format."""
+        for choice, own in zip(answer["choices"], scores, strict=True):
+            choice["prompt_logprobs"] = own

@@ -8,11 +8,11 @@ from collections.abc import Collection
 
 import msgspec
 
-from mqlab.errors import ClientClosedError, EngineDeadError, InvalidRequest, MqlabError, RequestFailed
+from mqlab.errors import ClientClosedError, EngineDeadError, InvalidRequest, ModelUnavailable, MqlabError, RequestFailed
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1000
-_SUBJECT = re.compile(r"(?:the )?([a-z_]+)(?=[ =\[])")
+_SUBJECT = re.compile(r"(?:the )?([a-z_]+)(?=[ =\[.])")
 
 
 class ApiError(Exception):
@@ -62,6 +62,8 @@ def as_api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
             return bad_request(str(error), _blamed(str(error), fields))
         case RequestFailed():
             return ApiError(500, str(error), kind="server_error", code="request_failed")
+        case ModelUnavailable():
+            return unavailable(str(error), "model_unavailable")
         case EngineDeadError():
             return unavailable(error.cause, "engine_dead")
         case ClientClosedError():

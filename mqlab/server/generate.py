@@ -15,17 +15,20 @@ from starlette.types import Receive, Scope, Send
 
 from mqlab.errors import InvalidRequest
 from mqlab.front.merge import Merged
-from mqlab.front.prompts import Prompt
+from mqlab.front.prompts import Prompt, room_for
 from mqlab.server.answer import Format, Piece
 from mqlab.server.connection import read_body, while_connected
+from mqlab.server.echo import Echo
 from mqlab.server.errors import ApiError, as_api_error
 from mqlab.server.metrics import Meter
 from mqlab.server.protocol import Generation, decode
+from mqlab.server.scores import prompt_scores
 from mqlab.server.state import ServerState
 from mqlab.server.stream import DONE, Chunks, EventStream, Head, respond, usage_object
-from mqlab.types import Output, SamplingParams, Usage
+from mqlab.types import Output, SamplingParams, TokenLogprob, Usage
 
 B = TypeVar("B", bound=Generation)
+PromptScores = tuple[TokenLogprob | None, ...]
 
 _CLIENT_LEFT = 499
 """What the log of a proxy calls a request whose client went away; nobody receives it."""
@@ -79,11 +82,13 @@ class Generate(Generic[B]):
     async def _whole(self, job: _Job[B], send: Send) -> int:
         pieces = [Piece(index) for index in range(len(job.prompts) * job.params.n)]
         usages = []
+        scored: dict[int, PromptScores] = {}
         async with aclosing(self._outputs(job)) as outputs:
             async for index, output in outputs:
-                pieces[index].texts.append(output.text)
-                pieces[index].end(output)
+                pieces[index].add(output)
                 usages.append(output.usage)
+                if output.prompt_logprobs is not None:
+                    scored[index // job.params.n] = output.prompt_logprobs
         body = {
             "id": job.head.id,
             "object": self._form.object,
@@ -92,19 +97,22 @@ class Generate(Generic[B]):
             "choices": [self._form.choice(piece) for piece in pieces],
             "usage": usage_object(_total(usages)),
         }
+        if (width := job.body.prompt_logprobs) is not None:
+            scores = {number: prompt_scores(own, width) for number, own in scored.items()}
+            self._form.add_prompt_scores(body, [scores.get(piece.index // job.params.n) for piece in pieces])
         await respond(send, 200, msgspec.json.encode(body))
         return 200
 
     async def _stream(self, job: _Job[B], send: Send) -> int:
         events = EventStream(send)
         chunks = Chunks(job.head, self._form.chunk_object, job.body.include_usage)
-        opened: set[int] = set()
+        pieces: dict[int, Piece] = {}
         usages = []
         try:
             async with aclosing(self._outputs(job)) as outputs:
                 async for index, output in outputs:
                     usages.append(output.usage)
-                    if new := self._events(chunks, opened, index, output):
+                    if new := self._events(chunks, pieces, index, output):
                         await events.write(new)
             await events.end((chunks.usage(_total(usages)) if job.body.include_usage else b"") + DONE)
         except Exception as error:
@@ -113,16 +121,17 @@ class Generate(Generic[B]):
             return refusal.status
         return 200
 
-    def _events(self, chunks: Chunks, opened: set[int], index: int, output: Output) -> bytes:
+    def _events(self, chunks: Chunks, pieces: dict[int, Piece], index: int, output: Output) -> bytes:
         """The events for one output: text and end apart, since clients drop text that comes with a finish_reason."""
         choices = []
-        if self._form.opening and index not in opened:
-            opened.add(index)
-            choices.append(self._form.opening % index)
-        if output.text:
-            choices.append(self._form.text(index, output.text))
+        if (piece := pieces.get(index)) is None:
+            piece = pieces[index] = Piece(index)
+            if self._form.opening:
+                choices.append(self._form.opening % index)
+        if output.text or output.logprobs:
+            scores = msgspec.json.encode(self._form.scores(piece, output.logprobs)) if output.logprobs else b"null"
+            choices.append(self._form.text(index, output.text, scores))
         if output.finish is not None:
-            piece = Piece(index)
             piece.end(output)
             choices.append(self._form.finish(piece))
         return b"".join(map(chunks.choice, choices))
@@ -145,7 +154,7 @@ class Generate(Generic[B]):
     async def _all_prompts(self, job: _Job[B]) -> AsyncGenerator[tuple[int, Output], None]:
         """The outputs of all prompts with the prompt's number; one alone costs no task."""
         if len(job.prompts) == 1:
-            async with aclosing(self._state.front.generate(job.prompts[0], job.params, request_id=job.head.id)) as only:
+            async with aclosing(await self._one(job, 0, job.head.id)) as only:
                 async for output in only:
                     yield 0, output
             return
@@ -155,13 +164,21 @@ class Generate(Generic[B]):
 
     async def _one_of(self, job: _Job[B], number: int) -> AsyncGenerator[Output, None]:
         """One of several prompts; its refusal says which."""
-        outputs = self._state.front.generate(job.prompts[number], job.params, request_id=f"{job.head.id}-{number}")
         try:
-            async with aclosing(outputs):
+            async with aclosing(await self._one(job, number, f"{job.head.id}-{number}")) as outputs:
                 async for output in outputs:
                     yield output
         except InvalidRequest as error:
             raise InvalidRequest(f"prompt[{number}]: {error}") from error
+
+    async def _one(self, job: _Job[B], number: int, name: str) -> AsyncGenerator[Output, None]:
+        """The outputs of one prompt, to be closed by whoever reads them."""
+        front, body, prompt = self._state.front, job.body, job.prompts[number]
+        echo = None
+        if body.echoes:
+            echo, prompt = await Echo.of(front, prompt, body.scores, room_for(job.params))
+        outputs = front.generate(prompt, job.params, request_id=name, priority=body.priority, salt=body.cache_salt)
+        return outputs if echo is None else echo.before(outputs)
 
 
 def _total(usages: Iterable[Usage | None]) -> Usage:

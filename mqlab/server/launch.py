@@ -66,7 +66,7 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
         Registry().entries()  # a registry that cannot be used is told before anything slow begins
         _raise_file_limit()
         # A tokenizer that cannot be read is found before the weights are, which takes longer.
-        text = TextModel.load(resolve(engine.model, Settings.read().cache_dir)) if wiring is None else None
+        text = TextModel.load(resolve(engine.model, Settings.read().cache_dir, load_format=engine.load_format)) if wiring is None else None
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(client, text, server, listener, recording))
     return 0

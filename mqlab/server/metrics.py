@@ -25,7 +25,11 @@ _CHOICES = (1, 2, 5, 10, 20)
 
 
 class ServerMetrics:
-    """What the front has counted since it started."""
+    """What the front has counted since it started. The labels name the model that is loaded when the page is made.
+
+    Args:
+        info: of the first model.
+    """
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
@@ -47,8 +51,9 @@ class ServerMetrics:
         """Count a value in a histogram."""
         self.histograms[name].observe(value, times)
 
-    def page(self, stats: EngineStats | None) -> bytes:
+    def page(self, stats: EngineStats | None, info: ModelInfo) -> bytes:
         """The page in Prometheus' text format; without the engine's part where ``stats`` is None."""
+        self._info = info
         return generate_latest(_Page([*self._families(), *(self._engine_families(stats) if stats else ())]))
 
     @property
@@ -81,6 +86,10 @@ class ServerMetrics:
             "prompt_tokens": (stats.prompt_tokens, "Prompt tokens processed"),
             "generation_tokens": (stats.generation_tokens, "Tokens generated"),
             "engine_steps": (stats.steps, "Steps of the engine"),
+            "prefix_cache_queries": (stats.prefix_queries, "Prompt tokens that were looked up in the prefix cache"),
+            "prefix_cache_hits": (stats.prefix_hits, "Prompt tokens that the prefix cache had"),
+            "spec_decode_num_draft_tokens": (stats.drafted, "Tokens guessed by speculative decoding"),
+            "spec_decode_num_accepted_tokens": (stats.accepted, "Guessed tokens that the model confirmed"),
         }
         for kind, table in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
             for name, (value, text) in table.items():

@@ -27,7 +27,7 @@ class Native:
 
     Args:
         client: a started client with a run folder.
-        info: what ``GET /info`` answers; may be replaced.
+        info: what ``GET /info`` answers, but for the model, which may change; may be replaced.
 
     Attributes:
         draining: no new requests are taken.
@@ -44,7 +44,7 @@ class Native:
         """One request."""
         match scope["method"], scope["path"]:
             case "GET", "/info":
-                await respond(send, 200, msgspec.json.encode(self.info))
+                await respond(send, 200, msgspec.json.encode(msgspec.structs.replace(self.info, model=self._client.info)))
             case "GET", "/health":
                 health = await self._client.check()
                 await respond(send, 200 if health.ok else 503, msgspec.json.encode(health))

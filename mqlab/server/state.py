@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mqlab.client.base import EngineClient
+from mqlab.client.contract import EngineClient
+from mqlab.engine.available import check_loaded
 from mqlab.front.frontend import Frontend
 from mqlab.server.errors import ApiError, unavailable
 from mqlab.server.metrics import ServerMetrics
@@ -37,15 +38,16 @@ class ServerState:
 
     @property
     def model(self) -> str:
-        """The name that clients use."""
+        """The name that clients use; of the model that is loaded, or was last."""
         return self.client.info.name
 
     def check_model(self, name: str | None) -> None:
         """A call that names no model means the only one.
 
         Raises:
-            ApiError: 404, another model is asked for.
+            ApiError: 404, another model is asked for. ModelUnavailable: none can be served just now.
         """
+        check_loaded(self.client.info)
         if name is not None and name != self.model:
             raise ApiError(404, f"there is no model {name!r} here; this server has {self.model!r}", param="model", code="model_not_found")
 

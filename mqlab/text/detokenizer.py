@@ -20,6 +20,7 @@ class Detokenizer:
 
     Attributes:
         stop_reason: the stop string that was found; from then on every push returns "".
+        piece: the text that the last push added, before stop strings are looked for in it: nothing of it is held back.
     """
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
@@ -27,6 +28,7 @@ class Detokenizer:
         self._stops = StopFinder(params.stop, params.include_stop_str_in_output) if params.stop else None
         self._unsearched = params.min_tokens if params.stop else 0
         self._keep_last = params.include_stop_str_in_output
+        self.piece = ""
 
     @property
     def stop_reason(self) -> str | None:
@@ -41,14 +43,17 @@ class Detokenizer:
         if finish == "stop" and not self._keep_last:
             tokens = tokens[:-1]
         if self._stops is None:
-            return self._decode(tokens, finish)
+            self.piece = self._decode(tokens, finish)
+            return self.piece
         return self._searched(self._stops, tokens, finish)
 
     def _searched(self, stops: StopFinder, tokens: Sequence[int], finish: Finish | None) -> str:
         free, tokens = tokens[: self._unsearched], tokens[self._unsearched :]
         self._unsearched -= len(free)
         text = self._decoder.push(free) if free else ""
-        return text + stops.push(self._decode(tokens, finish), final=finish is not None)
+        searched = self._decode(tokens, finish)
+        self.piece = text + searched
+        return text + stops.push(searched, final=finish is not None)
 
     def _decode(self, tokens: Sequence[int], finish: Finish | None) -> str:
         text = self._decoder.push(tokens) if tokens else ""

@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 
 from mqlab.errors import ModelError
+from mqlab.text.rawbytes import raw_bytes
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 _MAX_ID = 2**32 - 1
@@ -32,6 +33,7 @@ class Tokenizer:
         self.special_tokens = dict(special_tokens)
         self.byte_fallback = backend.decoder is not None and b"ByteFallback" in backend.decoder.__getstate__()
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self._raw: dict[int, bytes] = {}
         self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
 
     @classmethod
@@ -65,6 +67,23 @@ class Tokenizer:
             return self._backend.decode(ids, skip_special_tokens)
         except OverflowError:
             return self._backend.decode([i for i in ids if 0 <= i <= _MAX_ID], skip_special_tokens)
+
+    def raw(self, id: int) -> bytes:
+        """The bytes that one id stands for by itself: part of a character just that part, a special token its name, no entry none."""
+        known = self._raw.get(id)
+        if known is None:
+            known = self._raw[id] = self._raw_of(id)
+        return known
+
+    def _raw_of(self, id: int) -> bytes:
+        entry = self._backend.id_to_token(id) if 0 <= id <= _MAX_ID else None
+        if entry is None:
+            return b""
+        if id in self.special_ids:
+            return entry.encode()
+        alone = self.decode([id], False)
+        # After another token: a first one loses its leading space under some tokenizers.
+        return raw_bytes(entry, self.decode([id, id], False)[len(alone) :], self.byte_fallback)
 
 
 def load_tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -75,8 +75,7 @@ class AioClient(LocalClient):
             if not self._core.has_work:
                 self._core.idle()
                 return False
-            flight = self._core.begin()
-            sampled = await self._worker.run(flight.wait)
+            sampled = await self._landed(self._core.begin())
             self._take_commands()
             for event in self._core.finish(sampled):
                 self._deliver(event)

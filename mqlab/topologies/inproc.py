@@ -6,7 +6,7 @@
     └──────────────────────────────────────────────────────┘
 
 Reproduces: vLLM V0's LLMEngine.step loop and V1's InprocClient; nano-vllm. Leaves out: V0's deferred output processing.
-A step blocks the event loop for as long as it lasts; nothing is encoded, no thread and no socket is crossed.
+A step blocks the event loop for as long as it lasts; nothing is encoded, no thread and no socket is crossed. A load runs in a thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from mqlab.client.local import LocalClient
-from mqlab.types import Command, Health, ModelInfo, Shape
+from mqlab.client.local import WORKER, LocalClient
+from mqlab.types import Command, Event, Health, ModelInfo, Shape
 from mqlab.wire.wiring import Wiring
+from mqlab.wire.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,26 @@ class InprocClient(LocalClient):
 
     def _health(self) -> Health:
         # Who asks runs on the loop that turns the engine: between steps it turns, and during one nobody can ask.
-        return Health(state="ready", phase="idle")
+        return Health(state="ready", phase="loading" if self._core.loading else "idle")
 
     async def _run(self) -> None:
         try:
             while self._alive and self._core.has_work:
-                for event in self._core.step():
+                for event in self._core.step() if not self._core.loading else await self._load():
                     self._deliver(event)
                 await asyncio.sleep(0)
         except Exception as error:
             self._fatal(error)
 
+    async def _load(self) -> list[Event]:
+        """A part of a load, off the loop as at the start: a step lasts milliseconds, this perhaps minutes."""
+        self._worker = Worker(WORKER)
+        sampled = await self._landed(self._core.begin())
+        await self._worker.end(self.timing.stop_grace)
+        return self._core.finish(sampled)
+
     async def _stop(self) -> None:
         if self._pump is not None:
+            self._pump.cancel()
             await asyncio.wait([self._pump])
         await super()._stop()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqlab.client.base import EngineClient
+from mqlab.client.contract import EngineClient
 from mqlab.config import EngineConfig
 from mqlab.front.frontend import Frontend
 from mqlab.topologies import TOPOLOGIES, make_client
@@ -37,7 +37,10 @@ def make(topology: str, model_folder: Path) -> EngineClient:
     return make_client(topology, Wiring.of(config))
 
 
-@pytest_asyncio.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def front(model_folder: Path) -> AsyncIterator[Frontend]:
     client = make("aio", model_folder)
     await client.start()
@@ -50,6 +53,7 @@ async def answers(front: Frontend) -> list[tuple[Any, ...]]:
     return [(one.prompt_tokens, one.choices, one.usage) for one in completions]
 
 
+@pytest.mark.full  # a smaller suite has the two halves: this over echo engines, and the model's tokens on every topology
 @pytest.mark.xdist_group("all topologies")
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 async def test_all_topologies_give_the_same_answers(topology: str, model_folder: Path) -> None:

@@ -120,7 +120,7 @@ async def test_the_counters_grow_while_requests_run(tmp_path: Path) -> None:
 
 
 async def test_deltas_of_several_tokens(tmp_path: Path) -> None:
-    async with client_of(tmp_path, echo={"num_scheduler_steps": 4}) as client:
+    async with client_of(tmp_path, echo={"num_scheduler_steps": 4, "multi_step_stream_outputs": False}) as client:
         assert await read(client.generate(ask("a", SamplingParams(max_tokens=10, ignore_eos=True)))) == 10
     row = lines(tmp_path)["a"]
     assert row["output_tokens"] == 10 == sum(row["token_counts"])

@@ -176,7 +176,7 @@ def test_what_comes_in_flight_waits_as_in_the_core_inside(tmp_path: Path) -> Non
     flight = core.begin()
     core.add(ask("b"))
     assert core.abort(("a",)) == []
-    assert core.call(Call(3, "ping")) is None
+    assert core.call(Call(3, "ping")) == []
     aborted, reply = core.finish(flight.wait())
     assert isinstance(aborted, Step) and [delta.finish for delta in aborted.deltas] == ["abort"]
     assert reply == Reply(3, True)

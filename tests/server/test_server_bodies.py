@@ -32,7 +32,6 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"top_k": [1]}, "top_k"),
     ({"seed": 2**64}, "seed"),
     ({"seed": "x"}, "seed"),
-    ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -5}, "max_tokens"),
     ({"max_tokens": 10**30}, "max_tokens"),
     ({"max_tokens": {}}, "max_tokens"),
@@ -50,15 +49,56 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream_options": {"include_usage": 1}, "stream": True}, "stream_options"),
     ({"model": 5}, "model"),
-    ({"logprobs": 1}, "logprobs"),
-    ({"logprobs": 0}, "logprobs"),
-    ({"logit_bias": {"5": 1}}, "logit_bias"),
-    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"logprobs": "x"}, "logprobs"),
+    ({"logprobs": 1.5}, "logprobs"),
+    ({"top_logprobs": 21}, "top_logprobs"),
+    ({"top_logprobs": -1}, "top_logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"prompt_logprobs": -2}, "prompt_logprobs"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"logit_bias": {"abc": 1}}, "logit_bias"),
+    ({"logit_bias": {"": 1}}, "logit_bias"),
+    ({"logit_bias": {"1.5": 1}}, "logit_bias"),
+    ({"logit_bias": {"007": 1}}, "logit_bias"),
+    ({"logit_bias": {"9" * 30: 1}}, "logit_bias"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
+    ({"logit_bias": {"5": "x"}}, "logit_bias"),
+    ({"logit_bias": {"5": None}}, "logit_bias"),
+    ({"logit_bias": [5]}, "logit_bias"),
+    ({"frequency_penalty": 2.5}, "frequency_penalty"),
     ({"presence_penalty": "x"}, "presence_penalty"),
+    ({"presence_penalty": -2.1}, "presence_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"min_p": 1.5}, "min_p"),
+    ({"min_p": -0.1}, "min_p"),
+    ({"bad_words": [""]}, "bad_words"),
+    ({"bad_words": "x"}, "bad_words"),
+    ({"allowed_token_ids": []}, "allowed_token_ids"),
+    ({"allowed_token_ids": ["x"]}, "allowed_token_ids"),
     ({"response_format": {"type": "nonsense"}}, "response_format"),
     ({"response_format": 3}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": []}}}, "response_format"),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs"),
+    ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_regex"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ({"guided_choice": "a"}, "guided_choice"),
+    ({"priority": "high"}, "priority"),
+    ({"cache_salt": 5}, "cache_salt"),
+    ({"echo": 1}, "echo"),
     ({"tools": [{"type": "function"}]}, "tools"),
 ]
+BEYOND_THE_VOCABULARY: list[tuple[dict[str, Any], str]] = [
+    ({"logit_bias": {"49152": 1}}, "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"5": 1, "999999999999": 1}}, "logit_bias"),
+    ({"allowed_token_ids": [5, 49152]}, "allowed_token_ids"),
+    ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+]
+"""Token ids that only the engine knows to be wrong."""
 BAD_PROMPTS: list[Any] = ["", [], [[]], [""], ["x", ""], ["x", 1], [1, [2]], 5, {"a": 1}, [10**9], [-1], [True], [1.5], None]
 BAD_MESSAGES: list[Any] = [
     [],
@@ -114,8 +154,9 @@ async def refusals(served: Served, cases: list[tuple[str, Any, str | None]]) -> 
 
 async def test_bad_fields(model_folder: Path) -> None:
     async with serving(model_folder) as served:
-        completions = [(COMPLETIONS, {"prompt": "x", **body}, param) for body, param in BAD_FIELDS]
-        chats = [(CHAT, {"messages": TALK, **body}, param) for body, param in BAD_FIELDS]
+        bad = BAD_FIELDS + BEYOND_THE_VOCABULARY
+        completions = [(COMPLETIONS, {"prompt": "x", **body}, param) for body, param in bad]
+        chats = [(CHAT, {"messages": TALK, **body}, param) for body, param in bad]
         assert not await refusals(served, completions + chats)
         assert (await served.client.stats()).finished.get("error", 0) == served.state.metrics.finished["error"] == 0
 

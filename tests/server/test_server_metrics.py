@@ -87,7 +87,7 @@ def test_tokens_that_come_at_once_share_their_time(monkeypatch: pytest.MonkeyPat
     meter.take(0, output(4))
     meter.take(0, output(1, "length", Usage(3, 7)))
     meter.leave()
-    page = samples(metrics.page(None).decode())
+    page = samples(metrics.page(None, INFO).decode())
     assert page["time_to_first_token_seconds_sum"] == 1
     assert page["inter_token_latency_seconds_count"] == 5
     assert page["inter_token_latency_seconds_sum"] == 3
@@ -103,6 +103,6 @@ def test_a_refused_request_leaves_no_trace_and_a_failed_one_does(error: Exceptio
     meter = Meter(metrics, SamplingParams(n=3), 1)
     meter.fail(error)
     meter.leave()
-    page = samples(metrics.page(None).decode())
+    page = samples(metrics.page(None, INFO).decode())
     assert page["request_success_total/error"] == counted
     assert page["request_success_total/abort"] == 0

@@ -14,8 +14,10 @@ pytest.register_assert_rewrite(
     "contract_calls",
     "contract_close",
     "contract_death",
+    "contract_embed",
     "contract_exit",
     "contract_model",
+    "contract_model_lifecycle",
     "contract_requests",
     "contract_start",
 )

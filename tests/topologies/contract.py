@@ -23,7 +23,7 @@ from waiting import until
 
 from mqlab.client.base import BaseClient
 from mqlab.config import Timing
-from mqlab.types import Delta, EngineStats, Request, SamplingParams
+from mqlab.types import Delta, EngineStats, ModelInfo, Request, SamplingParams
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
@@ -142,6 +142,15 @@ async def begin(client: BaseClient, request: Request) -> AsyncGenerator[Delta, N
     delta = await anext(stream)
     assert delta.tokens
     return stream
+
+
+async def begin_load(client: BaseClient, model: str) -> asyncio.Task[ModelInfo]:
+    """A load that the engine is at."""
+    load = asyncio.create_task(client.load(model))
+    async with asyncio.timeout(SEEN_S):
+        while (await client.check()).phase != "loading":
+            await asyncio.sleep(0)
+    return load
 
 
 async def assert_serves(client: BaseClient) -> None:

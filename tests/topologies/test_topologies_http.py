@@ -8,7 +8,9 @@ import contract_abort
 import contract_calls
 import contract_close
 import contract_death
+import contract_embed
 import contract_exit
+import contract_model_lifecycle
 import contract_requests
 import contract_start
 import pytest
@@ -19,7 +21,17 @@ from mqlab.client.http import FrontClient
 INPROC = Rig("http-inproc", partial(FrontClient, "inproc"))
 V1 = Rig("http-v1", partial(FrontClient, "v1"))
 
-THEMES = (contract_start, contract_requests, contract_abort, contract_calls, contract_death, contract_close, contract_exit)
+THEMES = (
+    contract_start,
+    contract_requests,
+    contract_abort,
+    contract_calls,
+    contract_embed,
+    contract_model_lifecycle,
+    contract_death,
+    contract_close,
+    contract_exit,
+)
 # Launching and leaving is what every engine process has in common: of that, only what a front process adds to is tried each time.
 FIRST_EXITS = {
     contract_exit.check_parent_killed_while_streams_run,
@@ -44,6 +56,9 @@ LONG = {
     contract_death.check_quiet_is_not_death,
     contract_death.check_slow_load_is_not_death,
     contract_death.check_slow_step_is_not_death,
+    contract_model_lifecycle.check_changes_keep_their_order,
+    contract_model_lifecycle.check_failed_loads,
+    contract_model_lifecycle.check_sleep_and_wake_up,
     contract_requests.check_end_and_stop_tokens,
     contract_requests.check_readers_come_and_go,
     contract_start.check_clients_are_independent,
@@ -51,6 +66,8 @@ LONG = {
 NESTED = (
     contract_start.check_build_failure_says_why,
     contract_abort.check_abort_by_id,
+    contract_model_lifecycle.check_another_model_is_loaded,
+    contract_model_lifecycle.check_loading_is_told_and_refuses_at_once,
     contract_death.check_fatal_wait,
     contract_death.check_kill_is_seen,
     contract_death.check_hang_that_holds_the_gil_is_seen,

@@ -9,6 +9,7 @@ import contract_abort
 import contract_calls
 import contract_close
 import contract_death
+import contract_model_lifecycle
 import contract_requests
 import pytest
 from contract import Check, Rig, applies
@@ -24,6 +25,7 @@ CHECKS = (
     contract_requests.check_duplicate_id_is_refused,
     contract_abort.check_abort_by_id,
     contract_calls.check_calls_while_streams_run,
+    contract_model_lifecycle.check_live_requests_end_with_their_model,
     contract_death.check_fatal_begin,
     contract_close.check_close_leaves_nothing,
     contract_close.check_close_before_start,
