@@ -9,6 +9,8 @@ from typing import Any
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
+from mqlab.bench.sampler_options import SamplerConfig
+from mqlab.bench.scheduler_options import SchedulerConfig
 from mqlab.config import EngineConfig, ServerConfig, Timing
 from mqlab.flags import Parser, add_config, as_flag, read_config
 from mqlab.probes.options import ProfileConfig
@@ -89,7 +91,7 @@ def add_fetch(commands: Commands, notebook: bool = False) -> Parser:
 
 
 def add_bench(commands: Commands, notebook: bool = False) -> Parser:
-    """``bench throughput | latency | serve``: read with ``throughput_configs``, ``latency_configs``, ``load_configs``."""
+    """``bench throughput | latency | sampler | scheduler | serve``: read with ``throughput_configs`` …, ``load_configs`` for serve."""
     bench = _add_command(commands, "bench", "BENCHMARK [options]", "Measure an engine.")
     benches = bench.add_subparsers(dest="bench", metavar="BENCHMARK", required=True, prog=bench.prog)
     throughput = _add_command(benches, "throughput", "[options]", "Tokens per second of an engine that has all its requests at once.")
@@ -100,12 +102,17 @@ def add_bench(commands: Commands, notebook: bool = False) -> Parser:
     for parser in (throughput, latency):
         add_config(parser, EngineConfig)
         add_config(parser, Timing)
+    sampler = _add_command(benches, "sampler", "[options]", "Microseconds that choosing tokens takes, by what requests ask for.")
+    add_config(sampler, SamplerConfig)
+    scheduler = _add_command(benches, "scheduler", "[options]", "Microseconds of a step beside the model: scheduling, output processing.")
+    add_config(scheduler, SchedulerConfig)
+    add_config(scheduler, EngineConfig)
     serve = _add_command(benches, "serve", "[options]", "Latency and throughput of a running OpenAI-compatible server under load.")
     add_config(serve, LoadConfig)
     add_config(serve, DatasetConfig)
     if notebook:
         serve.add_argument("--session", metavar="NAME", default=None, help="the session to load, instead of a server elsewhere")
-        for parser in (throughput, latency, serve):
+        for parser in (throughput, latency, sampler, scheduler, serve):
             _add_output(parser, "result", "the result")
     return bench
 
@@ -206,6 +213,16 @@ def throughput_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, Thr
 def latency_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, LatencyConfig, Timing]:
     """The configs of a ``bench latency`` command; raises ConfigError for a value out of its range."""
     return read_config(namespace, EngineConfig), read_config(namespace, LatencyConfig), read_config(namespace, Timing)
+
+
+def scheduler_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, SchedulerConfig]:
+    """The configs of a ``bench scheduler`` command; raises ConfigError for a value out of its range."""
+    return read_config(namespace, EngineConfig), read_config(namespace, SchedulerConfig)
+
+
+def sampler_configs(namespace: argparse.Namespace) -> tuple[SamplerConfig]:
+    """The config of a ``bench sampler`` command; raises ConfigError for a value out of its range."""
+    return (read_config(namespace, SamplerConfig),)
 
 
 def load_configs(namespace: argparse.Namespace) -> tuple[LoadConfig, DatasetConfig]:

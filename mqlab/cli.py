@@ -11,7 +11,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mqlab.arguments import build_parser, compare_configs, latency_configs, load_configs, serve_configs, throughput_configs
+from mqlab.arguments import (
+    build_parser,
+    compare_configs,
+    latency_configs,
+    load_configs,
+    sampler_configs,
+    scheduler_configs,
+    serve_configs,
+    throughput_configs,
+)
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
 from mqlab.flags import HelpShown, read_config
 from mqlab.probes.options import ProfileConfig
@@ -184,7 +193,9 @@ def _bench(namespace: argparse.Namespace) -> Command:
 _BENCHES: dict[str, Callable[[argparse.Namespace], Command]] = {
     "throughput": _main(throughput_configs, "mqlab.bench.throughput"),
     "latency": _main(latency_configs, "mqlab.bench.latency"),
+    "scheduler": _main(scheduler_configs, "mqlab.bench.scheduler"),
     "serve": _main(load_configs, "mqlab.bench.serve"),
+    "sampler": _main(sampler_configs, "mqlab.bench.sampler"),
 }
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {
     "serve": _serve,

@@ -27,7 +27,7 @@ from mqlab.bench import local
 from mqlab.bench.affinity import pin
 from mqlab.bench.arms import Arm
 from mqlab.bench.cpu import CpuReport
-from mqlab.client.base import EngineClient
+from mqlab.client.contract import EngineClient
 from mqlab.errors import MqlabError
 from mqlab.record.stats import steady_window
 from mqlab.topologies import make_client

@@ -85,7 +85,7 @@ def _check(arm: Arm) -> None:
     if arm.cores is not None:
         parse_cores(arm.cores)
     if arm.engine.model != ECHO:
-        resolve(arm.engine.model, Settings.read().cache_dir)
+        resolve(arm.engine.model, Settings.read().cache_dir, load_format=arm.engine.load_format)
 
 
 def _all_arms(plain: Sequence[Arm], *, control: bool) -> list[Arm]:

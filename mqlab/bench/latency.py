@@ -21,7 +21,7 @@ from mqlab.bench.latency_result import LatencyResult
 from mqlab.bench.local import all_of, check_fits, count_tokens, encoder_of, started, tokenizer_of, watch, wiring_of
 from mqlab.bench.options import DatasetConfig, LatencyConfig
 from mqlab.bench.output import check_output, tell, write_output
-from mqlab.client.base import EngineClient
+from mqlab.client.contract import EngineClient
 from mqlab.config import EngineConfig, Timing
 from mqlab.record.metadata import environment
 from mqlab.types import Request, SamplingParams
@@ -58,7 +58,7 @@ def latency(engine: EngineConfig, config: LatencyConfig, timing: Timing, *, wiri
 
 
 def _wiring(engine: EngineConfig, config: LatencyConfig, timing: Timing) -> Wiring:
-    tokenizer_of(engine.model)  # a model that is missing is found, or fetched, here rather than in the engine
+    tokenizer_of(engine.model, engine.load_format)  # a model that is missing is found, or fetched, here rather than in the engine
     return wiring_of(engine, config.codec, timing)
 
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeVar
 from mqlab.bars import progress_bar
 from mqlab.bench.cpu import CpuWatch
 from mqlab.bench.datasets import ByteTokenizer, Encoder
-from mqlab.client.base import BaseClient, EngineClient
-from mqlab.config import EngineConfig, Settings, Timing
+from mqlab.client.base import BaseClient
+from mqlab.client.contract import EngineClient
+from mqlab.config import EngineConfig, LoadFormat, Settings, Timing
 from mqlab.errors import ConfigError
 from mqlab.front.frontend import Frontend
 from mqlab.models.resolve import resolve
@@ -36,13 +37,13 @@ def wiring_of(engine: EngineConfig, codec: str, timing: Timing) -> Wiring:
     return make(engine, codec=codec, timing=timing)
 
 
-def tokenizer_of(model: str) -> Tokenizer | None:
+def tokenizer_of(model: str, load_format: LoadFormat = "auto") -> Tokenizer | None:
     """The tokenizer of a model by its name; None for ``echo``.
 
     Raises:
         ModelError: there is no such model, or no tokenizer in it.
     """
-    return None if model == ECHO else Tokenizer.load(resolve(model, Settings.read().cache_dir))
+    return None if model == ECHO else Tokenizer.load(resolve(model, Settings.read().cache_dir, load_format=load_format))
 
 
 def encoder_of(info: ModelInfo) -> Encoder:

@@ -73,7 +73,7 @@ def throughput(
         raise ConfigError("--detokenize needs a model with a tokenizer; --model echo has none")
     dataset = settled(dataset)
     counting = workload.tokenizer or (engine.model if wiring is None else None)
-    tokenizer = None if counting is None else tokenizer_of(counting)
+    tokenizer = None if counting is None else tokenizer_of(counting, engine.load_format)
     wiring = wiring or wiring_of(engine, workload.codec, timing)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(measure(wiring, engine, workload, dataset, tokenizer))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mqlab.arguments import compare_configs, latency_configs, load_configs, throughput_configs
+from mqlab.arguments import compare_configs, latency_configs, load_configs, sampler_configs, scheduler_configs, throughput_configs
 from mqlab.bench.compare import compare
 from mqlab.bench.comparison import Comparison
 from mqlab.bench.output import check_output, write_output
@@ -112,12 +112,18 @@ def _end_engine(entry: Entry) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> Any:
-    """Throughput and latency in a process of their own; load on a server, or on a session."""
+    """Throughput, latency, sampler and scheduler in a process of their own; load on a server, or on a session."""
     if arguments.bench == "serve":
         return _load(arguments)
     if arguments.bench == "throughput":
         engine, config, dataset, timing = throughput_configs(arguments)
         call = Spec("mqlab.bench.throughput:throughput", {"engine": engine, "workload": config, "dataset": dataset, "timing": timing})
+    elif arguments.bench == "sampler":
+        (config,) = sampler_configs(arguments)
+        call = Spec("mqlab.bench.sampler:sampler", {"config": config})
+    elif arguments.bench == "scheduler":
+        engine, config = scheduler_configs(arguments)
+        call = Spec("mqlab.bench.scheduler:scheduler", {"engine": engine, "config": config})
     else:
         engine, config, timing = latency_configs(arguments)
         call = Spec("mqlab.bench.latency:latency", {"engine": engine, "config": config, "timing": timing})

@@ -12,7 +12,7 @@ from mqlab.lab.registry import SESSIONS
 from mqlab.models.fetch import KNOWN
 from mqlab.wire.registry import Registry
 
-BENCHES = ("throughput", "latency", "serve")
+BENCHES = ("throughput", "latency", "scheduler", "serve")
 _FILES = ("PATH", "FILE", "FOLDER")
 
 

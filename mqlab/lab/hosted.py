@@ -17,7 +17,7 @@ from mqlab.front.frontend import Frontend
 from mqlab.lab.doors import Doors
 from mqlab.lab.sampler import Sampler
 from mqlab.topologies import OWN_PROCESS, layout_options, make_client
-from mqlab.types import Health, ModelInfo
+from mqlab.types import Health, Model, ModelInfo
 from mqlab.wire.native import SOCKET
 from mqlab.wire.registry import Entry, Registry
 from mqlab.wire.wiring import Wiring
@@ -36,7 +36,6 @@ class Hosted:
     Attributes:
         client: the started client.
         front: prompts in, text out.
-        info: what the engine said of itself.
         recording: folder that its processes record into, if any.
         attached: somebody else runs the engine; ``release`` only detaches.
         entry: as the registry has it.
@@ -55,6 +54,7 @@ class Hosted:
         self._take(_make(topology, wiring, preset, record), record)
         self.entry = self._entry(topology)
         self.attached = False
+        self.client.listeners.append(self._rename)
         try:
             self._registry.add(self.entry)
         except BaseException:
@@ -87,7 +87,6 @@ class Hosted:
         except BaseException:
             self.thread.close()
             raise
-        self.info: ModelInfo = client.info
         self._last_log = ""
         self._release_lock = threading.Lock()
         try:
@@ -113,7 +112,18 @@ class Hosted:
             recording=None if self.recording is None else str(self.recording),
         )
 
+    def _rename(self, model: Model) -> None:
+        """Others find it under the name of the model that it has."""
+        if model.info.name != self.entry.model:
+            self.entry = msgspec.structs.replace(self.entry, model=model.info.name)
+            self._registry.add(self.entry)
+
     # --- looking
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the engine said of itself last."""
+        return self.client.info
 
     def pids(self) -> dict[str, int]:
         """Its processes by role: ``front`` and ``engine``, one and the same under inproc and aio."""

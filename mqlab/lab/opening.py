@@ -74,6 +74,7 @@ class _Kind(msgspec.Struct):
     avg_latency: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     elapsed_time: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     request_throughput: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    us_per_running: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     profiles: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     traceEvents: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -101,7 +102,7 @@ def _from_folder(path: Path) -> Trace | Capture:
 
 
 def _from_json(path: Path, kind: _Kind) -> Capture | TorchCapture | Comparison | Saved:
-    if kind.has("verdict", "avg_latency", "elapsed_time", "request_throughput"):
+    if kind.has("verdict", "avg_latency", "elapsed_time", "request_throughput", "us_per_running"):
         return _result(path, comparison=kind.has("verdict"))
     if kind.has("profiles"):
         return Capture.load(path)

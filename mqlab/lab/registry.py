@@ -35,8 +35,11 @@ class Registry:
         return {name: session for name, session in self.known().items() if not session.stopped}
 
     def find(self, served: Served) -> Session | None:
-        """A session that serves just this and is well: busy, too, for an engine in this process answers nobody during a step."""
-        same = (session for name, session in self.live().items() if self._served[name] == served)
+        """A session that serves just this and is well: busy, too, for an engine in this process answers nobody during a step.
+
+        Not one that has loaded another model since.
+        """
+        same = (session for name, session in self.live().items() if self._served[name] == served and session.info.epoch == 1)
         return next((session for session in same if session.state()[0] in ("ready", "busy")), None)
 
     def names(self, session: Session) -> list[str]:

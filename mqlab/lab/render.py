@@ -6,7 +6,8 @@ from mqlab.lab.picture import draw
 from mqlab.lab.templating import render
 from mqlab.types import Shape
 
-LIGHTS = {"ready": "var(--jp-success-color1, #388e3c)", "stopped": "var(--jp-content-font-color3, #888)"}
+_OFF = "var(--jp-content-font-color3, #888)"
+LIGHTS = {"ready": "var(--jp-success-color1, #388e3c)", **dict.fromkeys(("unloaded", "asleep", "loading", "stopped"), _OFF)}
 """The colour of a state's dot; every other state is trouble."""
 
 TROUBLE = "var(--jp-error-color1, #d32f2f)"

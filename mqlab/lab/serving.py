@@ -33,7 +33,7 @@ def served_of(arguments: argparse.Namespace) -> Served:
     config, server, timing = serve_configs(arguments)
     if not arguments.detach:
         _check_no_port(server)
-    resolve(config.model, Settings.read().cache_dir)
+    resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)
     return Served(config, server, timing, arguments.detach)
 
 

@@ -6,9 +6,11 @@ import asyncio
 import time
 import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from mqlab.client.contract import Freed
 from mqlab.config import EngineConfig, Settings, Timing
 from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError
 from mqlab.front.prompts import Prompt
@@ -22,7 +24,7 @@ from mqlab.probes.base import attempt
 from mqlab.probes.recording import begin_recording
 from mqlab.probes.running import find
 from mqlab.record.metadata import write_meta
-from mqlab.types import Completion, EngineStats, Health, ModelInfo, Output, SamplingParams
+from mqlab.types import Completion, Embedding, EngineStats, Health, ModelInfo, Output, SamplingParams
 from mqlab.wire.wiring import Wiring
 
 GLANCE_S = 1.0
@@ -74,9 +76,9 @@ class Session(Instruments):
         Raises:
             ConfigError, ModelError, EngineStartError: it could not start; nothing is left running.
         """
-        resolve(config.model, Settings.read().cache_dir)
+        resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)
         session = Session(Wiring.of(config, codec=codec, timing=timing), topology, name=name, record=record)
-        session._config = config
+        session._config = session._began = config
         return session
 
     @classmethod
@@ -96,32 +98,37 @@ class Session(Instruments):
 
     def _take(self, hosted: Hosted, topology: str, name: str) -> None:
         super().__init__(hosted, topology, name, None)
+        self._began: EngineConfig | None = None
         self._started = time.monotonic()
         self._finalizer = weakref.finalize(self, hosted.release)
 
     # --- generating
 
-    async def generate(self, prompt: Prompt, max_tokens: int | None = 32, **params: Any) -> Completion:
+    async def generate(
+        self, prompt: Prompt, max_tokens: int | None = 32, *, priority: int = 0, salt: str = "", **params: Any
+    ) -> Completion:
         """The whole answer to text, token ids or chat messages. Cancelling aborts it.
 
         Args:
+            priority: under the engine's priority policy the lowest goes first.
+            salt: cached prompts are shared among requests of one salt only.
             params: further fields of SamplingParams.
 
         Raises:
             InvalidRequest, RequestFailed: this request only. EngineDeadError: the engine is gone. ClientClosedError: after ``stop``.
         """
         hosted = self._running()
-        return await hop(hosted.thread, hosted.front.complete(prompt, _params(max_tokens, params)))
+        return await hop(hosted.thread, hosted.front.complete(prompt, _params(max_tokens, params), priority=priority, salt=salt))
 
-    def generate_sync(self, prompt: Prompt, max_tokens: int | None = 32, **params: Any) -> Completion:
+    def generate_sync(self, prompt: Prompt, max_tokens: int | None = 32, *, priority: int = 0, salt: str = "", **params: Any) -> Completion:
         """``generate`` for code that cannot await; blocks. An interrupt aborts the request."""
         hosted = self._running()
-        return hosted.thread.run(hosted.front.complete(prompt, _params(max_tokens, params)))
+        return hosted.thread.run(hosted.front.complete(prompt, _params(max_tokens, params), priority=priority, salt=salt))
 
-    def stream(self, prompt: Prompt, max_tokens: int | None = 32, **params: Any) -> Stream:
+    def stream(self, prompt: Prompt, max_tokens: int | None = 32, *, priority: int = 0, salt: str = "", **params: Any) -> Stream:
         """Outputs as they come, for ``async for`` or ``for``; each has new ``text`` and ``tokens``, the last ``finish`` and ``usage``."""
         hosted = self._running()
-        outputs: AsyncGenerator[Output, None] = hosted.front.generate(prompt, _params(max_tokens, params))
+        outputs: AsyncGenerator[Output, None] = hosted.front.generate(prompt, _params(max_tokens, params), priority=priority, salt=salt)
         return Stream(hosted.thread, outputs)
 
     async def chat(self, messages: Messages, max_tokens: int | None = 128, **params: Any) -> Completion:
@@ -131,6 +138,58 @@ class Session(Instruments):
     def chat_sync(self, messages: Messages, max_tokens: int | None = 128, **params: Any) -> Completion:
         """``chat`` for code that cannot await; blocks."""
         return self.generate_sync(_as_chat(messages), max_tokens, **params)
+
+    async def embed(self, prompt: Prompt, pooling: str = "mean", normalize: bool = True) -> Embedding:
+        """Text, token ids or chat messages as a vector: the final hidden states pooled.
+
+        Args:
+            pooling: "mean" of all tokens, the "last" token's, or the first one's ("cls").
+            normalize: to length 1.
+
+        Raises:
+            InvalidRequest: refused; the engine gives no embeddings. Others as ``generate``.
+        """
+        hosted = self._running()
+        return await hop(hosted.thread, hosted.front.embed(prompt, pooling, normalize))
+
+    def embed_sync(self, prompt: Prompt, pooling: str = "mean", normalize: bool = True) -> Embedding:
+        """``embed`` for code that cannot await; blocks."""
+        hosted = self._running()
+        return hosted.thread.run(hosted.front.embed(prompt, pooling, normalize))
+
+    # --- the model
+
+    def load(self, model: str, **options: Any) -> ModelInfo:
+        """Serve another model in the same engine; requests that run end with ModelUnavailable. Blocks; see ``profile``.
+
+        Args:
+            model: name, folder, GGUF file or hub id.
+            options: fields of EngineConfig that are to differ from what the session was started with.
+
+        Raises:
+            CallError: it cannot be served; the model that was loaded goes on where that was seen before it went. EngineDeadError,
+                ClientClosedError.
+        """
+        hosted = self._running()
+        info = hosted.thread.run(hosted.client.load(model, **options))
+        if self._began is not None:
+            self._config = replace(self._began, **{"served_model_name": None, **options, "model": model})
+        return info
+
+    def unload(self) -> Freed:
+        """Free weights and KV memory; the engine stays, without a model. Requests that run end with ModelUnavailable."""
+        hosted = self._running()
+        return hosted.thread.run(hosted.client.unload())
+
+    def sleep(self, level: int = 1) -> Freed:
+        """Free the KV memory, and from level 2 on the weights, until ``wake_up``. Requests that run end with ModelUnavailable."""
+        hosted = self._running()
+        return hosted.thread.run(hosted.client.sleep(level))
+
+    def wake_up(self) -> ModelInfo:
+        """Serve again after ``sleep``; blocks. Raises CallError where no model is loaded, or the memory is there no more."""
+        hosted = self._running()
+        return hosted.thread.run(hosted.client.wake_up())
 
     # --- looking
 
@@ -215,7 +274,7 @@ class Session(Instruments):
     # --- showing
 
     def state(self) -> tuple[str, str]:
-        """One word (ready, hung, dead, busy, stopped) and a sentence, empty while all is well."""
+        """One word (ready, unloaded, asleep, loading, hung, dead, busy, stopped) and a sentence, empty while all is well."""
         if self.stopped:
             return "stopped", ""
         try:
@@ -224,7 +283,9 @@ class Session(Instruments):
             return "busy", str(error)
         except ClientClosedError:  # stopped a moment ago, by another thread
             return "stopped", ""
-        return health.state, "" if health.ok else health.detail
+        if not health.ok:
+            return health.state, health.detail
+        return ("loading" if health.phase == "loading" else self.info.state), ""
 
     @property
     def age_s(self) -> float:

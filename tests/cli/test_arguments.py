@@ -9,10 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlab.arguments import build_parser, compare_configs, latency_configs, load_configs, serve_configs, throughput_configs
+from mqlab.arguments import (
+    build_parser,
+    compare_configs,
+    latency_configs,
+    load_configs,
+    sampler_configs,
+    scheduler_configs,
+    serve_configs,
+    throughput_configs,
+)
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
+from mqlab.bench.sampler_options import SamplerConfig
+from mqlab.bench.scheduler_options import SchedulerConfig
 from mqlab.config import EngineConfig, ServerConfig, Timing, option
 from mqlab.errors import ConfigError
 from mqlab.flags import HelpShown, Parser, add_config, read_config
@@ -43,6 +54,8 @@ def test_defaults_are_those_of_the_configs() -> None:
     assert serve_configs(parse("serve smollm2-135m")) == (EngineConfig(), ServerConfig(), Timing())
     assert throughput_configs(parse("bench throughput")) == (EngineConfig(), ThroughputConfig(), DatasetConfig(), Timing())
     assert latency_configs(parse("bench latency")) == (EngineConfig(), LatencyConfig(), Timing())
+    assert scheduler_configs(parse("bench scheduler")) == (EngineConfig(), SchedulerConfig())
+    assert sampler_configs(parse("bench sampler")) == (SamplerConfig(),)
     assert load_configs(parse("bench serve")) == (LoadConfig(), DatasetConfig())
     assert compare_configs(parse("compare smollm2-135m")) == (EngineConfig(), CompareConfig(), Timing())
 

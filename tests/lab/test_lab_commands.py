@@ -50,6 +50,7 @@ def shell(shared_shell: InteractiveShell) -> InteractiveShell:
             None,
             "Avg",
         ),
+        ("bench scheduler --running 2 --waiting 0 --steps 2 --num-iters 1 -o s", "s", None, "schedule µs"),
         ("trace", "trace", Trace, "1 finished"),
         (f"bench lab {TINY} --rate 200 -o r", "r", ServeResult, "Successful requests:                         4"),
         (f"bench silent {TINY}", "result", ServeResult, "Successful requests:                         4"),
@@ -144,7 +145,10 @@ def test_failures_are_ordinary_and_leave_everything(shell: InteractiveShell, lin
     assert not shell.user_ns["lab"].stopped and not shell.user_ns["silent"].stopped
 
 
-EXPLAINED = "serve|ps|stop|attach|bench|bench throughput|bench latency|bench serve|bench lab|compare|profile|metrics|trace|open|fetch"
+EXPLAINED = (
+    "serve|ps|stop|attach|bench|bench throughput|bench latency|bench scheduler|bench serve|bench lab"
+    "|compare|profile|metrics|trace|open|fetch"
+)
 
 
 @pytest.mark.parametrize("command", EXPLAINED.split("|"))

@@ -55,7 +55,7 @@ def test_chrome_traces_are_torchs_or_go_to_perfetto(tmp_path: Path) -> None:
         open_saved(str(chrome(tmp_path / "other.json", "message")))
 
 
-@pytest.mark.parametrize("key", ["elapsed_time", "avg_latency", "request_throughput"])
+@pytest.mark.parametrize("key", ["elapsed_time", "avg_latency", "request_throughput", "us_per_running"])
 def test_results_of_benches(tmp_path: Path, key: str) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps({key: 1.25, "lens": [1, 2], "label": "<run>", "none": None}))

@@ -57,10 +57,26 @@ async def test_chat_takes_text_and_messages(start: Start) -> None:
     assert by_text.choices == by_messages.choices
 
 
+async def test_a_prompt_as_a_vector(start: Start) -> None:
+    lab = start()
+    found = await lab.embed(HELLO)
+    assert found == lab.embed_sync(HELLO)
+    assert (found.prompt_tokens, len(found.values)) == (3, lab.info.hidden_size)
+    assert found != lab.embed_sync(HELLO, "last", normalize=False)
+
+
+async def test_logprobs_priority_and_salt_go_along(start: Start) -> None:
+    lab = start()
+    (choice,) = (await lab.generate(HELLO, max_tokens=3, logprobs=1, priority=2, salt="mine")).choices
+    assert "".join(one.text for one in choice.logprobs or ()) == HELLO
+    pieces = list(lab.stream(HELLO, max_tokens=3, logprobs=1, priority=2, salt="mine"))
+    assert tuple(one for piece in pieces for one in piece.logprobs or ()) == choice.logprobs
+
+
 def test_bad_requests_leave_the_session_usable(start: Start) -> None:
     lab = start()
-    with pytest.raises(InvalidRequest, match="max_tokens=0"):
-        lab.generate_sync(HELLO, max_tokens=0)
+    with pytest.raises(InvalidRequest, match="max_tokens=-1"):
+        lab.generate_sync(HELLO, max_tokens=-1)
     with pytest.raises(InvalidRequest, match="0 tokens"):
         lab.generate_sync([])
     with pytest.raises(TypeError, match="warmth"):
