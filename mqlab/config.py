@@ -21,7 +21,7 @@ LoadFormat = Literal["auto", "dummy"]
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
-    """A config field with its help text; ``extra`` may hold ``choices`` and ``metavar``."""
+    """A config field with its help text; ``extra`` may hold ``choices``, ``metavar``, and ``section``, a heading from this field on."""
     return field(default=default, metadata={"help": help, **extra})
 
 
@@ -57,35 +57,37 @@ def _check_at_least(owner: object, low: float, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """The core: model, memory and scheduling. Names are vLLM's where vLLM has them."""
+    """The core: model and memory. Names are vLLM's where vLLM has them."""
 
     model: str = option("smollm2-135m", "model name, local Hugging Face folder, GGUF file or hub id")
     served_model_name: str | None = option(None, "name that clients use; the model's own by default")
     dtype: Dtype = option("auto", "weights and KV type; auto is float32 on a CPU", choices=("auto", "float32", "bfloat16"))
+    load_format: LoadFormat = option("auto", "weights of the model, or dummy ones for its shape", choices=("auto", "dummy"))
     max_model_len: int | None = option(None, "prompt and new tokens together; the model's own limit by default")
     block_size: int = option(16, "tokens per KV block")
     num_kv_blocks: int | None = option(None, "KV blocks; by default as many as --kv-cache-gb holds")
     kv_cache_gb: float = option(1.0, "memory for the KV cache in GiB, when --num-kv-blocks is not given")
-    max_num_seqs: int = option(64, "sequences in one step at most")
-    max_num_batched_tokens: int = option(1024, "tokens in one step at most: the budget that chunked prefill shares with decode")
+    gpu_memory_utilization: float | None = option(None, "share of a GPU's memory; on a CPU --kv-cache-gb sizes the KV cache")
     num_threads: int = option(0, "torch threads of the engine; 0 takes one per physical core")
     seed: int = option(0, "seed for requests that bring none")
-    log_stats_interval: float = option(10.0, "seconds between the engine's own log lines; 0 turns them off")
-    num_scheduler_steps: int = option(1, "decode steps that one schedule runs; more than one is multi-step scheduling, vLLM 0.6")
-    async_scheduling: bool = option(False, "plan and launch the next step while one is on the device")
-    enable_chunked_prefill: bool = option(True, "share the token budget between prompts and decode; always on")
-    multi_step_stream_outputs: bool = option(True, "a message for each token of a multi-step schedule; off, one for all of them")
-    enable_prefix_caching: bool = option(True, "keep the KV blocks of prompts for later requests that begin alike")
-    scheduling_policy: Policy = option("fcfs", "who goes first: by arrival, or by the requests' priority", choices=("fcfs", "priority"))
-    num_speculative_tokens: int = option(0, "tokens guessed from the text so far and verified in one step; 0 is off")
-    prompt_lookup_max: int = option(4, "longest run of last tokens that a guess looks for in the text so far")
-    prompt_lookup_min: int = option(2, "shortest such run")
     max_logprobs: int = option(20, "logprobs that a request may ask for; -1 sets no limit")
     logprobs_mode: LogprobsMode = option(
         "raw_logprobs", "logprobs of the model, or of what is drawn from", choices=("raw_logprobs", "processed_logprobs")
     )
-    load_format: LoadFormat = option("auto", "weights of the model, or dummy ones for its shape", choices=("auto", "dummy"))
-    gpu_memory_utilization: float | None = option(None, "share of a GPU's memory; on a CPU --kv-cache-gb sizes the KV cache")
+    log_stats_interval: float = option(10.0, "seconds between the engine's own log lines; 0 turns them off")
+    max_num_seqs: int = option(64, "sequences in one step at most", section="Scheduling and prefix cache")
+    max_num_batched_tokens: int = option(1024, "tokens in one step at most: the budget that chunked prefill shares with decode")
+    scheduling_policy: Policy = option("fcfs", "who goes first: by arrival, or by the requests' priority", choices=("fcfs", "priority"))
+    num_scheduler_steps: int = option(1, "decode steps that one schedule runs; more than one is multi-step scheduling, vLLM 0.6")
+    multi_step_stream_outputs: bool = option(True, "a message for each token of a multi-step schedule; off, one for all of them")
+    async_scheduling: bool = option(False, "plan and launch the next step while one is on the device")
+    enable_chunked_prefill: bool = option(True, "share the token budget between prompts and decode; always on")
+    enable_prefix_caching: bool = option(True, "keep the KV blocks of prompts for later requests that begin alike")
+    num_speculative_tokens: int = option(
+        0, "tokens guessed from the text so far and verified in one step; 0 is off", section="Speculation by n-gram lookup"
+    )
+    prompt_lookup_max: int = option(4, "longest run of last tokens that a guess looks for in the text so far")
+    prompt_lookup_min: int = option(2, "shortest such run")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -93,7 +95,8 @@ class EngineConfig:
         _check_at_least(self, 1, "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps")
         _check_at_least(self, 0, "num_threads", "log_stats_interval", "num_speculative_tokens")
         _check_at_least(self, 1, "prompt_lookup_min")
-        _check_at_least(self, self.prompt_lookup_min, "prompt_lookup_max")
+        least = self.prompt_lookup_min
+        check(self.prompt_lookup_max >= least, self, "prompt_lookup_max", f"must be at least --prompt-lookup-min ({least})")
         _check_at_least(self, -1, "max_logprobs")
         check(self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
         check(bool(self.model), self, "model", "must not be empty")

@@ -73,6 +73,8 @@ def add_config(parser: Parser, config: type, *, positional: Sequence[str] = (), 
     hints = get_type_hints(config)
     for one in fields(config):
         metadata = {**one.metadata, **extra.get(one.name, {})}
+        if "section" in metadata:
+            group = parser.add_argument_group(metadata["section"])
         if one.name in positional:
             group.add_argument(one.name, metavar=one.name.upper(), help=_escape(metadata["help"]))
         elif not parser.has(one.name):

@@ -52,8 +52,15 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     @staticmethod
     def of_schema(schema: Mapping[str, Any] | str) -> StructuredOutputs:
-        """Answers that match a JSON schema, given as an object or as its text."""
-        return StructuredOutputs(json=schema if isinstance(schema, str) else json.dumps(schema))
+        """Answers that match a JSON schema, given as an object or as its text.
+
+        Raises:
+            InvalidRequest: the object holds something that JSON does not.
+        """
+        try:
+            return StructuredOutputs(json=schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"structured_outputs.json={shown(schema)} must be plain JSON: {error!s:.200}") from error
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -23,6 +23,9 @@ Finish = Literal["stop", "length", "abort", "error"]
 PoolingKind = Literal["mean", "last", "cls"]
 """Which hidden states make an embedding: the mean of all, the last token's, the first one's."""
 
+_SHOWN = 200
+"""Characters of a choice that a completion shows of itself."""
+
 
 class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Embed the prompt: one vector of its final hidden states.
@@ -307,6 +310,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """A finished request with all its choices.
 
@@ -324,6 +331,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The first choice's text."""
         return self.choices[0].text
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{_short(choice.text)!r} ({choice.finish})" for choice in self.choices)
+        return f"<Completion: {told}; {self.usage.prompt_tokens} + {self.usage.completion_tokens} tokens>"
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):

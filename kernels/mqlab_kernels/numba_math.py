@@ -1,15 +1,36 @@
 """Scalar helpers that numba inlines into the CPU kernels: fast exp, and 16-bit storage read and written as float32.
 
-numba's cache of a kernel watches the kernel's own file only: after a change here, touch the files that import it.
+Every kernel imports this module before numba looks into its cache, which is cleared here of what other versions of the files left.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
+
+
+
+def drop_outdated(folder: Path) -> None:
+    """Remove the index of every kernel that was compiled before the newest of a folder's sources was written.
+
+    numba's cache of a kernel watches the kernel's own file only, and so would go on with what was inlined from another one before that
+    was changed. Sources from the future say nothing.
+    """
+    newest = max(path.stat().st_mtime for path in folder.glob("*.py"))
+    if newest <= time.time():
+        for index in folder.glob("__pycache__/*.nbi"):
+            with suppress(OSError):  # another process may have done it, or this one may not
+                if index.stat().st_mtime < newest:
+                    index.unlink()
+
+
+drop_outdated(Path(__file__).parent)
 
 # NaN and infinity must survive (the sampler reports them), so the two flags that assume their absence stay off.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp", "afn"}

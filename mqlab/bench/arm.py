@@ -27,6 +27,7 @@ from mqlab.bench import local
 from mqlab.bench.affinity import pin
 from mqlab.bench.arms import Arm
 from mqlab.bench.cpu import CpuReport
+from mqlab.bench.reuse import Reuse
 from mqlab.client.contract import EngineClient
 from mqlab.errors import MqlabError
 from mqlab.record.stats import steady_window
@@ -39,12 +40,13 @@ _LINE_LIMIT = 64 << 20
 
 
 class Work(msgspec.Struct, frozen=True):
-    """One run that is asked for: requests by seed, so that every arm gets the same."""
+    """One run that is asked for: requests by seed, so that every arm gets the same; ``prefix_len`` tokens of each prompt are alike."""
 
     seed: int
     num_prompts: int
     input_len: int
     output_len: int
+    prefix_len: int = 0
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class Run(msgspec.Struct, frozen=True):
         cpu: CPUs used, by process.
         foreign: share of the machine that others used, 0 to 1.
         outputs: a digest of each request's tokens, in the order of the requests.
+        reuse: what the engine did not have to compute.
     """
 
     elapsed_s: float
@@ -66,6 +69,7 @@ class Run(msgspec.Struct, frozen=True):
     cpu: dict[str, float]
     foreign: float
     outputs: list[str]
+    reuse: Reuse = Reuse()
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -135,17 +139,19 @@ async def measure(client: EngineClient, generate: local.Generate, work: Work, co
     """One run: all requests at once, or ``concurrency`` at a time."""
     requests = make_requests(work, client.info)
     stamps = [array("q") for _ in requests]
+    before = Reuse.of(await client.stats())
     with local.watch(client) as cpu:
         starts, outputs = await _run_all(generate, requests, stamps, concurrency)
-    return summarise(starts, stamps, outputs, cpu.report)
+    return summarise(starts, stamps, outputs, cpu.report, Reuse.of(await client.stats()).since(before))
 
 
 def make_requests(work: Work, info: ModelInfo) -> list[Request]:
     """Random prompts that depend on the seed alone; greedy, so that every arm must give the same tokens."""
     draw = random.Random(work.seed)
     params = SamplingParams(temperature=0.0, max_tokens=work.output_len, ignore_eos=True)
-    prompts = ([draw.randrange(info.vocab_size) for _ in range(work.input_len)] for _ in range(work.num_prompts))
-    return [Request(f"{work.seed}-{index}", prompt, params) for index, prompt in enumerate(prompts)]
+    prefix = [draw.randrange(info.vocab_size) for _ in range(work.prefix_len)]
+    ends = ([draw.randrange(info.vocab_size) for _ in range(work.input_len - work.prefix_len)] for _ in range(work.num_prompts))
+    return [Request(f"{work.seed}-{index}", prefix + end, params) for index, end in enumerate(ends)]
 
 
 async def _run_all(
@@ -174,7 +180,7 @@ async def _consume(stream: AsyncGenerator[local.Piece, None], stamps: array[int]
     return tokens
 
 
-def summarise(starts: list[int], stamps: list[array[int]], outputs: list[str], cpu: CpuReport) -> Run:
+def summarise(starts: list[int], stamps: list[array[int]], outputs: list[str], cpu: CpuReport, reuse: Reuse) -> Run:
     """The figures of a run from its stamps.
 
     Args:
@@ -200,6 +206,7 @@ def summarise(starts: list[int], stamps: list[array[int]], outputs: list[str], c
         cpu=cpu.share,
         foreign=cpu.foreign,
         outputs=outputs,
+        reuse=reuse,
     )
 
 

@@ -130,4 +130,5 @@ def _typed(name: str, value: str, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"--vary {name}: {value!r} is not valid: {error}") from None
+        why = "write true or false" if hint is bool else error
+        raise ConfigError(f"--vary {name}: {value!r} is not valid: {why}") from None

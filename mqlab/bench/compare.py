@@ -1,6 +1,7 @@
 """``mqlab compare``: arms that differ in one setting, each in a front process of its own, run in turns (A B C, B C A, C A B, …).
 
-Every arm gets the same greedy requests in a round, fresh ones every round, and must give the same tokens. All engines are up before
+Every arm gets the same greedy requests in a round, fresh ones every round (so a prefix cache has only what one
+round's prompts share: ``prefix_len``), and must give the same tokens. All engines are up before
 the first run and idle while another arm runs, so what changes over time changes for all.
 """
 
@@ -110,11 +111,11 @@ async def _run(arms: Sequence[Arm], config: CompareConfig, seed: int, progress: 
         with progress_bar("starting", total=len(arms), unit="arm", shown=progress) as bar:
             processes = [await _started(stack, arm, config, bar) for arm in arms]
         for process in processes:
-            await process.run(Work(seed, min(8, config.num_prompts), config.input_len, min(8, config.output_len)))
+            await process.run(_work(config, seed, min(8, config.num_prompts), min(8, config.output_len)))
         runs: list[list[Run]] = [[] for _ in arms]
         with progress_bar("comparing", total=len(arms) * config.rounds, unit="run", shown=progress) as bar:
             for round_number in range(config.rounds):
-                work = Work(seed + 1 + round_number, config.num_prompts, config.input_len, config.output_len)
+                work = _work(config, seed + 1 + round_number, config.num_prompts, config.output_len)
                 for place in range(len(arms)):
                     # Each round begins with another arm, so that none always runs behind the same one.
                     number = (place + round_number) % len(arms)
@@ -124,6 +125,10 @@ async def _run(arms: Sequence[Arm], config: CompareConfig, seed: int, progress: 
         for process in processes:
             process.dismiss()
         return runs
+
+
+def _work(config: CompareConfig, seed: int, num_prompts: int, output_len: int) -> Work:
+    return Work(seed, num_prompts, config.input_len, output_len, config.prefix_len)
 
 
 async def _started(stack: contextlib.AsyncExitStack, arm: Arm, config: CompareConfig, bar: tqdm) -> ArmProcess:

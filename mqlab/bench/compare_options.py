@@ -45,6 +45,7 @@ class CompareConfig:
     cores: str | None = option(None, "CPUs of front and engine, as FRONT/ENGINE, for example 0/1 or 0-3/4-7", metavar="F/E")
     num_prompts: int = option(64, "requests of a run")
     input_len: int = option(64, "tokens per prompt")
+    prefix_len: int = option(0, "tokens of each prompt with which all prompts of a round begin; 0 lets them share nothing")
     output_len: int = option(32, "new tokens per request; end tokens are ignored")
     rounds: int = option(5, "runs of each arm, in turns")
     metric: Metric = option("output_tokens_per_s", "what the verdict is about", choices=tuple(METRICS))
@@ -56,6 +57,7 @@ class CompareConfig:
         check_types(self)
         for name in ("num_prompts", "input_len", "output_len"):
             check(getattr(self, name) >= 1, self, name, "must be at least 1")
+        check(0 <= self.prefix_len < self.input_len, self, "prefix_len", "must be at least 0 and below --input-len")
         check(self.rounds >= 3, self, "rounds", "must be at least 3: fewer runs have no interval")
         check(self.concurrency >= 0, self, "concurrency", "must be at least 0; 0 hands over all requests at once")
         check(0.5 <= self.confidence < 1, self, "confidence", "must be in [0.5, 1)")

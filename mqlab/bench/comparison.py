@@ -14,6 +14,7 @@ import numpy as np
 from mqlab.bench.arm import Run
 from mqlab.bench.arms import CONTROL
 from mqlab.bench.compare_options import METRICS, CompareConfig
+from mqlab.bench.reuse import Reuse, warm_warning
 from mqlab.bench.show import foreign_warning
 from mqlab.record.plot import SKY, VERMILION, Plot, subplots
 from mqlab.record.stats import DRIFT_LIMIT, Interval, bootstrap_ci, bootstrap_ratio, drift, drifts
@@ -69,7 +70,7 @@ class Comparison:
     @staticmethod
     def of_record(record: dict[str, Any]) -> Comparison:
         """The comparison that ``as_record`` described."""
-        runs = {label: [Run(outputs=[], **run) for run in runs] for label, runs in record["runs"].items()}
+        runs = {label: [msgspec.convert({"outputs": [], **run}, Run) for run in runs] for label, runs in record["runs"].items()}
         return Comparison(list(runs), list(runs.values()), CompareConfig(**record["config"]), record["meta"], record["differing"])
 
     # --- figures
@@ -87,6 +88,10 @@ class Comparison:
         with_probes = _values(self.runs[self.baseline], "output_tokens_per_s")
         ratio = bootstrap_ratio(with_probes, _values(self.control, "output_tokens_per_s"), confidence=self.config.confidence)
         return Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low, ratio.confidence)
+
+    def reuse(self) -> dict[str, Reuse]:
+        """What each arm's engine did not have to compute, over all its rounds."""
+        return {label: sum((run.reuse for run in runs), Reuse()) for label, runs in self.runs.items()}
 
     def differing(self) -> dict[str, int]:
         """Requests of an arm, the control too, over all rounds, whose tokens were not the baseline's."""
@@ -112,7 +117,7 @@ class Comparison:
         """What speaks against the figures without voiding them."""
         values = _values(self.runs[self.baseline], self.config.metric)
         foreign = float(np.median([run.foreign for runs in self.runs.values() for run in runs]))
-        return [*_drift_warning(values), *self._few_rounds(len(values)), *foreign_warning(foreign)]
+        return [*_drift_warning(values), *self._few_rounds(len(values)), *self._warm(), *foreign_warning(foreign)]
 
     @property
     def verdict(self) -> str:
@@ -144,7 +149,7 @@ class Comparison:
             for number, run in enumerate(runs):
                 figures = _without_outputs(run)
                 cpu = {f"cpu_{who}": share for who, share in figures.pop("cpu").items()}
-                rows.append({"arm": label, "round": number, **figures, **cpu})
+                rows.append({"arm": label, "round": number, **figures, **figures.pop("reuse"), **cpu})
         return pandas.DataFrame(rows)
 
     def as_record(self) -> dict[str, Any]:
@@ -227,15 +232,20 @@ class Comparison:
             f"intervals of {rounds} rounds hold the truth in {holds:.0%} of cases at most, not {self.config.confidence:.0%}: raise --rounds"
         ]
 
+    def _warm(self) -> list[str]:
+        shares = [one.cached_share or 0.0 for one in self.reuse().values()]
+        return warm_warning(max(shares), "prefix" if self.config.prefix_len else "random", "an engine's")
+
     def _notes(self) -> list[str]:
         cost = self.probe_cost()
         probes = [f"probes cost {cost.value:.1%} [{cost.low:.1%}, {cost.high:.1%}] of {self.baseline}'s tokens/s"] if cost else []
         same = [] if self.void else ["all arms gave the same tokens"]
-        return [*same, *probes, *(f"warning: {warning}" for warning in self.warnings)]
+        reused = [f"{label}: {one}" for label, one in self.reuse().items() if str(one)]
+        return [*same, *reused, *probes, *(f"warning: {warning}" for warning in self.warnings)]
 
 
 def _without_outputs(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.structs.asdict(run).items() if name != "outputs"}
+    return {name: value for name, value in msgspec.to_builtins(run).items() if name != "outputs"}
 
 
 def _values(runs: Sequence[Run], metric: str) -> np.ndarray:

@@ -1,7 +1,8 @@
 """``mqlab bench latency``: seconds that one fixed batch takes, again and again. The workload of vLLM's benchmark of that name (0.33).
 
 All sequences of a batch are handed over at once and the next batch starts when the last of them has ended. Runs at the level of
-tokens, as ``bench throughput`` does. Each batch has prompts of its own, so no cache helps; vLLM's repeats the same.
+tokens, as ``bench throughput`` does. Each batch has prompts of its own, so no cache helps but within one (``n`` sequences
+of a prompt share it, and the result says so); vLLM's repeats the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mqlab.bench.latency_result import LatencyResult
 from mqlab.bench.local import all_of, check_fits, count_tokens, encoder_of, started, tokenizer_of, watch, wiring_of
 from mqlab.bench.options import DatasetConfig, LatencyConfig
 from mqlab.bench.output import check_output, tell, write_output
+from mqlab.bench.reuse import Reuse
 from mqlab.client.contract import EngineClient
 from mqlab.config import EngineConfig, Timing
 from mqlab.record.metadata import environment
@@ -71,14 +73,17 @@ async def measure(wiring: Wiring, engine: EngineConfig, config: LatencyConfig) -
         encoder = encoder_of(client.info)
         prompts = iter([prompt_ids(sample, encoder) for sample in load_samples(dataset, encoder, total)])
         await _run(client, "warm-up", config.num_iters_warmup, prompts, config)
+        before = Reuse.of(await client.stats())
         with watch(client) as cpu:
             latencies = await _run(client, "batches", config.num_iters, prompts, config)
+        reuse = Reuse.of(await client.stats()).since(before)
     return LatencyResult(
         latencies_s=tuple(latencies),
         workload=config.as_record(),
         engine=asdict(engine),
         notes=engine.notes,
         cpu=cpu.report,
+        reuse=reuse,
         meta=environment(),
     )
 

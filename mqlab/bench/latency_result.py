@@ -73,14 +73,14 @@ class LatencyResult(Circumstances):
     def __str__(self) -> str:
         lines = [f"Avg latency: {self.average_s} seconds"]
         lines += [f"{name}% percentile latency: {value} seconds" for name, value in self.percentiles_s.items()]
-        return "\n".join([self._workload(), *lines, *self.warned()])
+        return "\n".join([self._workload(), *lines, *self.remarks()])
 
     def __repr__(self) -> str:
         return f"<{self._batch()}: {self.average_s:.4g} s on average of {len(self.latencies_s)}>"
 
     def _repr_html_(self) -> str:
         rows = {"average": f"{self.average_s:.4g} s"} | {f"{name} %": f"{value:.4g} s" for name, value in self.percentiles_s.items()}
-        return figures_html(rows, [self._workload(), *self.notes, *self.warned()])
+        return figures_html(rows, [self._workload(), *self.notes, *self.remarks()])
 
     def _batch(self) -> str:
         sizes = [self.workload.get(name) for name in ("batch_size", "n", "input_len", "output_len")]

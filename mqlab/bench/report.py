@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mqlab.bench.summary import Spread, peak_concurrency, peak_token_rate, values_of
 from mqlab.record.plot import BLUE, ORANGE, VERMILION, subplots
 
@@ -98,6 +100,7 @@ def _ours(result: ServeResult) -> dict[str, Any]:
         "itl_estimated": result.itl_estimated,
         "counted_by": result.counted_by,
         "cached_prompt_share": result.cached_share,
+        "reuse": msgspec.to_builtins(result.reuse),
         "start_lag_s": {"p50": median, "p99": p99, "max": worst},
         "arrival_rate": {"asked": _finite(asked), "achieved": _finite(achieved)},
         "steady_state": result.steady.as_record() if result.steady else None,
@@ -179,8 +182,14 @@ def _overview(result: ServeResult) -> list[tuple[str, str]]:
         ("Peak concurrent requests", f"{totals['max_concurrent_requests']}"),
         ("Total token throughput (tok/s)", f"{totals['total_token_throughput']:.2f}"),
         ("Prompt tokens from the prefix cache", "not told" if result.cached_share is None else f"{result.cached_share:.1%}"),
+        *_guess_rows(result),
     ]
     return [row for row in rows if totals["request_goodput"] is not None or "goodput" not in row[0]]
+
+
+def _guess_rows(result: ServeResult) -> list[tuple[str, str]]:
+    kept = result.reuse.kept_share if result.reuse else None
+    return [] if kept is None else [("Guessed tokens that were kept", f"{kept:.1%}")]
 
 
 def _latency_rows(name: str, spread: Spread) -> list[tuple[str, str]]:

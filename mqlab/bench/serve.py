@@ -2,7 +2,8 @@
 
 Requests have their times before the run begins and are sent at these times however the server fares (open loop), unless
 ``--max-concurrency`` bounds them. Load comes from processes of its own, whose CPU use is part of the result; where they were the
-limit the run is void. Settings without a seed draw a new one, so a second run finds none of its prompts in the server's cache.
+limit the run is void. Settings without a seed draw a new one, so a second run finds none of its prompts in the server's cache;
+what the server did find there is in the result, from its answers' usage or its /metrics page.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mqlab.bench.load.driver import Load, LoadOutcome, choose_workers, run_load
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig
 from mqlab.bench.output import check_new_folder, check_place
+from mqlab.bench.reuse import Reuse, server_reuse
 from mqlab.bench.serve_result import ServeResult
 from mqlab.bench.target import Target, find_target, server_pid
 from mqlab.errors import ConfigError
@@ -77,7 +79,7 @@ def serve_bench(
         samples = load_samples(dataset, target.encoder, load.num_prompts + load.num_warmups)
     samples, warm_up = _apart(samples, load.num_warmups)
     plan = _plan(load, dataset, target, warm_up, samples)
-    outcome, cpu = _run(load, plan, len(samples), _listener(target.url) if watch is None else watch)
+    outcome, cpu, reuse = _run(load, plan, len(samples), _listener(target.url) if watch is None else watch, target)
     return ServeResult(
         load=load,
         dataset=dataset,
@@ -88,6 +90,7 @@ def serve_bench(
         workers=outcome.loads,
         cpu=cpu.report,
         warm_up_errors=outcome.warm_up_errors,
+        reuse=reuse,
         meta=environment(),
     )
 
@@ -162,15 +165,23 @@ def _plan(load: LoadConfig, dataset: DatasetConfig, target: Target, warm_up: Seq
     )
 
 
-def _run(load: LoadConfig, plan: Load, count: int, watch: Mapping[str, int]) -> tuple[LoadOutcome, CpuWatch]:
+def _run(load: LoadConfig, plan: Load, count: int, watch: Mapping[str, int], target: Target) -> tuple[LoadOutcome, CpuWatch, Reuse | None]:
     rate = max(load.request_rate if math.isfinite(load.request_rate) else 0.0, load.ramp_up_end_rps or 0.0)
     workers = load.num_workers or choose_workers(rate or math.inf, load.max_concurrency or count, psutil.cpu_count() or 1)
     cpu = CpuWatch(watch)
+    before: Reuse | None = None
+
+    def begin() -> None:
+        nonlocal before
+        before = server_reuse(target.url, target.headers)
+        cpu.start()
+
     with progress_bar("requests", total=count, unit="req", shown=not load.disable_tqdm) as bar:
-        outcome = run_load(plan, workers, on_start=cpu.start, on_progress=lambda ended: bar.update(ended - bar.n))
+        outcome = run_load(plan, workers, on_start=begin, on_progress=lambda ended: bar.update(ended - bar.n))
         bar.update(count - bar.n)
     cpu.stop()
-    return outcome, cpu
+    after = server_reuse(target.url, target.headers) if before else None
+    return outcome, cpu, after.since(before) if before and after else None
 
 
 def _figures(load: LoadConfig, target: Target, samples: Sequence[Sample], outcome: LoadOutcome) -> list[Timed]:

@@ -16,6 +16,7 @@ from mqlab.bench.figures import Timed
 from mqlab.bench.load.messages import WorkerLoad
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig
+from mqlab.bench.reuse import Reuse, warm_warning
 from mqlab.bench.show import foreign_warning
 from mqlab.bench.summary import Spread, Steady, spreads, within_limits
 from mqlab.record.plot import Plot
@@ -28,8 +29,6 @@ BUSY = 0.9
 
 SHORT_RATE = 0.95
 COARSE_STAMPS_S = 0.01
-_SHARED_BY_DESIGN = ("prefix", "sonnet", "trace")
-"""Datasets whose prompts begin alike, so that a prefix cache is part of what is measured."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class ServeResult:
         workers: how busy each load process was.
         cpu: who used the processors.
         warm_up_errors: of warm-up requests that failed.
+        reuse: what the server's /metrics page counted meanwhile, other clients' requests too; None where it has no such page.
         meta: where it was measured, and when; see ``mqlab.record.metadata.environment``.
     """
 
@@ -55,6 +55,7 @@ class ServeResult:
     workers: Sequence[WorkerLoad]
     cpu: CpuReport
     warm_up_errors: Sequence[str] = ()
+    reuse: Reuse | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -89,10 +90,13 @@ class ServeResult:
 
     @property
     def cached_share(self) -> float | None:
-        """Prompt tokens that the server found in its prefix cache / prompt tokens; None where it does not say."""
+        """Prompt tokens that the server found in its prefix cache / prompt tokens, by its answers' usage or by its counters; None
+        where it does not say."""
         said = [one for one in self.good if one.cached_tokens is not None]
         total = sum(one.input_tokens for one in said)
-        return sum(one.cached_tokens or 0 for one in said) / total if total else None
+        if total:
+            return sum(one.cached_tokens or 0 for one in said) / total
+        return self.reuse.cached_share if self.reuse else None
 
     @cached_property
     def spreads(self) -> dict[str, Spread]:
@@ -156,13 +160,10 @@ class ServeResult:
     def warnings(self) -> list[str]:
         """What a reader of the figures must know."""
         asked, achieved = self.rates
-        cached = self.cached_share or 0.0
         told = {
             f"{self.failed} of {len(self.requests)} requests failed": self.failed > 0,
             f"{len(self.warm_up_errors)} warm-up requests failed: {next(iter(self.warm_up_errors), '')}": bool(self.warm_up_errors),
             f"requests started at {achieved:.2f}/s where {asked:.2f}/s were asked for": achieved < SHORT_RATE * asked,
-            f"{cached:.0%} of the prompt tokens were in the server's prefix cache": cached > 0
-            and self.dataset.dataset_name not in _SHARED_BY_DESIGN,
             "events carried more or less than one token: ITL is estimated from gaps and counts, see inter_chunk": self.itl_estimated,
             "token counts are estimated: the server sent no usage and there is no --tokenizer": "events" in self.counted_by,
             "token counts are estimated: the server sent no usage, and text tokenized again may be other tokens than were sent": "tokenizer"
@@ -174,7 +175,8 @@ class ServeResult:
                 one.lag_p99_s > COARSE_STAMPS_S for one in self.workers
             ),
         }
-        return [*(text for text, holds in told.items() if holds), *foreign_warning(self.cpu.foreign)]
+        warm = warm_warning(self.cached_share, self.dataset.dataset_name, "the server's")
+        return [*(text for text, holds in told.items() if holds), *warm, *foreign_warning(self.cpu.foreign)]
 
     @property
     def exit_code(self) -> int:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+import msgspec
+
 from mqlab.bench.cpu import CpuReport
+from mqlab.bench.reuse import Reuse
 
 FOREIGN_LIMIT = 0.1
 """Share of the machine in other hands above which a result says so: throughput then falls by 20 % and more."""
@@ -28,12 +31,14 @@ class Circumstances:
         engine: the settings, as they took effect.
         notes: what was asked for and not done.
         cpu: who used the processors.
+        reuse: what the engine did not have to compute in what is measured.
         meta: where and with what; see ``mqlab.record.metadata.environment``.
     """
 
     engine: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cpu: CpuReport | None = None
+    reuse: Reuse = field(default_factory=Reuse)
     meta: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -48,11 +53,17 @@ class Circumstances:
             "notes": list(self.notes),
             "warnings": self.warnings,
             "cpu": self.cpu.as_record() if self.cpu else None,
+            "reuse": msgspec.to_builtins(self.reuse),
             "meta": self.meta,
         }
 
+    def remarks(self) -> list[str]:
+        """What was reused, and the warnings, as they stand below figures."""
+        reused = [str(self.reuse)] if str(self.reuse) else []
+        return [*reused, *self.warned()]
+
     def warned(self) -> list[str]:
-        """The warnings, as they stand below figures."""
+        """The warnings alone."""
         return [f"warning: {text}" for text in self.warnings]
 
 

@@ -2,8 +2,9 @@
 
 Runs at the level of tokens, through the client of the chosen topology: neither HTTP nor, unless asked for, detokenising is in the
 numbers; text of a dataset is tokenised before the clock starts. Random prompts are ids that no run has used before, so no cache
-helps; end tokens are ignored, so every request gives exactly what was asked for. A warm-up of other prompts comes first and is
-not counted. ``--model echo`` takes a core without a model, which answers at once. A trace's arrival times play no part here.
+helps; what other datasets' prompts share is told with the result. End tokens are ignored, so every request gives exactly what was asked
+for. A warm-up of other prompts comes first and is not counted. ``--model echo`` takes a core without a model, which answers at once. A
+trace's arrival times play no part here.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from mqlab.bench.local import (
 )
 from mqlab.bench.options import DatasetConfig, ThroughputConfig
 from mqlab.bench.output import check_output, tell, write_output
+from mqlab.bench.reuse import Reuse
 from mqlab.bench.throughput_result import ThroughputResult
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import ConfigError
@@ -99,8 +101,10 @@ async def measure(
         warm_up = _warm_up(samples, encoder, dataset)
         await _run_all(generate, _requests("warm-up", warm_up, encoder))
         requests = _requests("requests", samples, encoder)
+        before = Reuse.of(await client.stats())
         with watch(client) as cpu:
             elapsed_s, output_tokens, ends_s = await _run_all(generate, requests)
+        reuse = Reuse.of(await client.stats()).since(before)
     return ThroughputResult(
         elapsed_s=elapsed_s,
         prompt_tokens=tuple(len(request.prompt) for request in requests),
@@ -112,6 +116,7 @@ async def measure(
         engine=asdict(engine),
         notes=engine.notes,
         cpu=cpu.report,
+        reuse=reuse,
         meta=environment(),
     )
 

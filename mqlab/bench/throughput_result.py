@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mqlab.bench.reuse import warm_warning
 from mqlab.bench.show import Circumstances, figures_html
 from mqlab.record.plot import BLUE, VERMILION, Plot, subplots
 
@@ -31,6 +32,11 @@ class ThroughputResult(Circumstances):
     warm_up_requests: int = 0
     workload: dict[str, Any] = field(default_factory=dict)
     dataset: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the figures must know."""
+        return [*warm_warning(self.reuse.cached_share, self.dataset.get("dataset_name"), "the engine's"), *super().warnings]
 
     @property
     def num_requests(self) -> int:
@@ -98,7 +104,7 @@ class ThroughputResult(Circumstances):
         return Plot(figure, title)
 
     def __str__(self) -> str:
-        return "\n".join([self._workload(), self._rates(), *self.warned()])
+        return "\n".join([self._workload(), self._rates(), *self.remarks()])
 
     def __repr__(self) -> str:
         return f"<{self._rates()}>"
@@ -110,7 +116,7 @@ class ThroughputResult(Circumstances):
             "output tokens/s": f"{self.output_tokens_per_second:.2f}",
             "elapsed": f"{self.elapsed_s:.2f} s",
         }
-        return figures_html(rows, [self._workload(), *self.notes, *self.warned()])
+        return figures_html(rows, [self._workload(), *self.notes, *self.remarks()])
 
     def _workload(self) -> str:
         detokenize = "with" if self.workload.get("detokenize") else "without"

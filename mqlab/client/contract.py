@@ -76,6 +76,10 @@ class EngineClient(Protocol):
         """The core's counters and gauges."""
         ...
 
+    async def reset_prefix_cache(self) -> None:
+        """Forget all cached prompts; what runs keeps its blocks."""
+        ...
+
     async def load(self, model: str, **options: Any) -> ModelInfo:
         """Serve another model, in the engine that runs. Requests that are live end with ModelUnavailable, and so do new ones until then.
 

@@ -22,6 +22,10 @@ class Control(ABC):
         """See EngineClient.stats."""
         return msgspec.convert(await self.call("stats"), EngineStats)
 
+    async def reset_prefix_cache(self) -> None:
+        """See EngineClient.reset_prefix_cache."""
+        await self.call("reset_prefix_cache")
+
     async def load(self, model: str, **options: Any) -> ModelInfo:
         """See EngineClient.load."""
         return msgspec.convert(await self.call("load", model, options), ModelInfo)

@@ -239,7 +239,7 @@ class Desk:
             self._generation_tokens += 1
             if sequence.guide is not None:
                 sequence.guide.take(token)
-            if token not in sequence.stops and len(sequence.tokens) < sequence.limit:
+            elif token not in sequence.stops and len(sequence.tokens) < sequence.limit:
                 continue  # which spares nearly every token the verdict
             finish, reason = verdict(sequence)
             if finish is not None:

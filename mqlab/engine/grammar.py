@@ -103,7 +103,11 @@ class Grammars:
             raise InvalidRequest("structured_outputs: this grammar is still being compiled; try later, or simplify it")
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise InvalidRequest(f"structured_outputs: {MAX_UNDER_WAY} large grammars are being compiled just now; try later")
-        future = on_deep_stack(partial(_compiled, self._tokens, wanted))
+        work = partial(_compiled, self._tokens, wanted)
+        try:
+            future = on_deep_stack(work)
+        except RuntimeError as error:
+            raise InvalidRequest(f"structured_outputs cannot be compiled: {error}; try later, or raise the limits of the engine") from error
         try:
             error = future.exception(self._patience)
         except TimeoutError:

@@ -163,6 +163,10 @@ class LLM:
         self._check_usable()
         return self._windowed(prompts, params or SamplingParams(), window)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prompts; what runs keeps its blocks."""
+        self._run(self._front.client.reset_prefix_cache())
+
     def load(self, model: str, **options: Any) -> ModelInfo:
         """Serve another model in the engine that runs; requests that are live end with ModelUnavailable.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 from mqlab.lab.live import Live
 from mqlab.lab.sampler import Sampler
 from mqlab.lab.view import View
-from mqlab.types import Shape
+from mqlab.types import ModelInfo, Shape
 
 INTERVAL_S = 0.5
 
@@ -22,12 +23,21 @@ class Dashboard:
     Args:
         sampler: what reads the engine; shared with plots.
         shape: the topology.
-        title: written above.
+        name: written above.
         interval: seconds between refreshes.
+        info: what the engine serves at the moment, written above too.
     """
 
-    def __init__(self, sampler: Sampler, shape: Shape, title: str, *, interval: float = INTERVAL_S) -> None:
-        self._view = View(sampler, shape, title)
+    def __init__(
+        self,
+        sampler: Sampler,
+        shape: Shape,
+        name: str,
+        *,
+        interval: float = INTERVAL_S,
+        info: Callable[[], ModelInfo] | None = None,
+    ) -> None:
+        self._view = View(sampler, shape, name, info)
         self._live = Live(self._view, interval)
         self._finalizer = weakref.finalize(self, self._live.end)
         self._finalizer.atexit = False  # the page outlives the kernel; there is nobody to draw for

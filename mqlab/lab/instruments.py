@@ -76,8 +76,8 @@ class Instruments(ABC):
     def dashboard(self) -> Dashboard:
         """Topology, traffic and figures, live in the cell that shows it; ``close()`` leaves the last picture, static."""
         if self._dashboard is None or self._dashboard.closed:
-            title = f"{self.name} · {self._hosted.info.name} · {self.topology}"
-            self._dashboard = Dashboard(self._hosted.sampler, self._hosted.client.shape, title)
+            hosted = self._hosted  # and not self: a dashboard on the page keeps no session
+            self._dashboard = Dashboard(hosted.sampler, hosted.client.shape, self.name, info=lambda: hosted.info)
         return self._dashboard
 
     def metrics(self) -> Metrics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mqlab.bench.reuse import Reuse
 from mqlab.lab.figures import data, duration, number, percent
 from mqlab.lab.meters import Mean, Meters
 from mqlab.lab.sparkline import Point, sparkline
@@ -48,6 +49,7 @@ def draw_panels(meters: Meters, rates: Sequence[Point]) -> str:
     Args:
         rates: (seconds, new tokens per second) of the last minute, oldest first.
     """
+    reuse = Reuse.of(meters.stats)
     chart = (200.0, 26.0, 2 * COLUMN + GAP - 214.0, 58.0)
     facts = {
         "meters": meters,
@@ -55,6 +57,8 @@ def draw_panels(meters: Meters, rates: Sequence[Point]) -> str:
         "chart": chart,
         "requests": _requests(meters),
         "kv": Bar("blocks", f"{meters.stats.blocks_used} of {meters.stats.blocks_total} blocks", meters.stats.kv_usage),
+        "cached": reuse.cached_share,
+        "kept": reuse.kept_share,
         "latency": [(name, *_mean(mean)) for name, mean in (("TTFT", meters.ttft), ("ITL", meters.itl), ("queue", meters.queue))],
         "event_loop": _loop(meters),
         "cpu": _cpu(meters),
@@ -73,6 +77,7 @@ def summary(meters: Meters) -> list[tuple[str, str]]:
         ("prompt tokens", f"{number(meters.prompt_per_s)}/s"),
         ("requests", ", ".join(f"{value} {label}" for label, value in _requests(meters))),
         ("KV cache", f"{percent(stats.kv_usage)}, {stats.blocks_used} of {stats.blocks_total} blocks, {stats.preemptions} preemptions"),
+        *_reuse_rows(Reuse.of(stats)),
         ("TTFT", " now, ".join(_mean(meters.ttft)) + " overall"),
         ("ITL", " now, ".join(_mean(meters.itl)) + " overall"),
         *([(label, text) for label, text in _loop_texts(meters)]),
@@ -88,6 +93,13 @@ def footer(meters: Meters) -> str:
         return "no probes: started without a recording"
     dropped = f"; {number(meters.probe_dropped)} events not written" if meters.probe_dropped else ""
     return f"probes cost {percent(meters.probe_cpus)} of a core{dropped}"
+
+
+def _reuse_rows(reuse: Reuse) -> list[tuple[str, str]]:
+    """Since the start; nothing of what the engine does not do."""
+    cached, kept = reuse.cached_share, reuse.kept_share
+    rows = [] if cached is None else [("prefix cache", f"had {percent(cached)} of {number(reuse.looked_up)} prompt tokens")]
+    return rows if kept is None else [*rows, ("speculation", f"{percent(kept)} of {number(reuse.guessed)} guessed tokens kept")]
 
 
 def _requests(meters: Meters) -> list[tuple[str, str]]:

@@ -157,6 +157,11 @@ class Session(Instruments):
         hosted = self._running()
         return hosted.thread.run(hosted.front.embed(prompt, pooling, normalize))
 
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prompts, so that the next request finds none; what runs keeps its blocks."""
+        hosted = self._running()
+        hosted.thread.run(hosted.client.reset_prefix_cache())
+
     # --- the model
 
     def load(self, model: str, **options: Any) -> ModelInfo:
@@ -304,11 +309,12 @@ class Session(Instruments):
 
     def _facts(self) -> list[tuple[str, str]]:
         info = self.info
+        pool = f"KV cache {info.num_blocks} blocks of {info.block_size}" if info.state == "ready" else f"no KV cache: {info.state}"
         facts = [
             ("topology", self.topology),
             ("model", " ".join(filter(None, (info.name, info.architecture, info.dtype)))),
             ("engine", f"{_where(info)}, up {self.age_s:.0f} s"),
-            ("context", f"{info.max_model_len} tokens, KV cache {info.num_blocks} blocks of {info.block_size}"),
+            ("context", f"{info.max_model_len} tokens, {pool}"),
         ]
         last = self._hosted.sampler.samples()[-1] if self.stopped else self.stats()
         load = f"{last.running} running, {last.waiting} waiting, KV cache {last.kv_usage:.0%}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -15,19 +16,29 @@ from mqlab.lab.render import LIGHTS, TROUBLE
 from mqlab.lab.sampler import Sampler
 from mqlab.lab.sparkline import Point
 from mqlab.lab.templating import render
-from mqlab.types import EngineStats, Shape
+from mqlab.types import EngineStats, ModelInfo, Shape
 
 SPAN_S = 2.2
 """A rate is taken between the newest reading and the oldest within this: over two seconds."""
 
 
 class View:
-    """What there is to see, drawn anew on each call. It knows a sampler's readings and nothing that is measured."""
+    """What there is to see, drawn anew on each call. It knows a sampler's readings and nothing that is measured.
 
-    def __init__(self, sampler: Sampler, shape: Shape, title: str) -> None:
+    Args:
+        info: what the engine serves at the moment; models come and go while it is looked at. None where that is not known.
+    """
+
+    def __init__(self, sampler: Sampler, shape: Shape, name: str, info: Callable[[], ModelInfo] | None = None) -> None:
         self._sampler = sampler
         self._shape = shape
-        self.title = title
+        self._name = name
+        self._info = info
+
+    @property
+    def title(self) -> str:
+        """Whose figures these are."""
+        return self._name if self._info is None else f"{self._name} · {self._info().name} · {self._shape.name}"
 
     @property
     def over(self) -> bool:
@@ -71,7 +82,10 @@ class View:
         if self.over:
             return "stopped", "stopped; the figures are its last"
         gone = [f"{' + '.join(process.roles)} (pid {process.pid}) is gone" for process in meters.processes if not _lives(process.pid)]
-        return ("dead", "; ".join(gone)) if gone else ("ready", "")
+        if gone:
+            return "dead", "; ".join(gone)
+        model = "ready" if self._info is None else self._info().state
+        return model, "" if model == "ready" else model
 
 
 def _clock(stamp_ns: int) -> datetime:

@@ -55,6 +55,7 @@ def hf_architecture(folder: Path) -> HfArchitecture:
             model = AutoModelForCausalLM.from_config(
                 deepcopy(config), attn_implementation=PROBE, experts_implementation="batched_mm"
             ).eval()
+        _check_name(config, type(model).__name__)
         body = body_of(model)[1]
         max_len = _max_len(text)
         layers, hidden = probe_layers(model, body, max_len)
@@ -75,6 +76,12 @@ def _read_config(folder: Path) -> PreTrainedConfig:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise refused(folder, config, ModelError(f"transformers has no causal language model of type {config.model_type!r}"))
     return config
+
+
+def _check_name(config: PreTrainedConfig, name: str) -> None:
+    """The type decides which class runs a model; weights of another class would not be what it takes them for."""
+    if config.architectures and name not in config.architectures:
+        raise ModelError(f"architectures={config.architectures!r}, but a model of type {config.model_type!r} is a {name}: set it to that")
 
 
 def refused(folder: Path, config: PreTrainedConfig, reason: Exception) -> ModelError:

@@ -75,6 +75,9 @@ def test_two_knobs_need_to_be_asked_for() -> None:
         ({"vary": "preset=best,worst"}, "--preset='worst' is unknown"),
         ({"topologies": "mq,bus"}, "--topology='bus' is unknown"),
         ({"rounds": 2}, "must be at least 3"),
+        ({"vary": "enable_prefix_caching=yes,no"}, "'yes' is not valid: write true or false"),
+        ({"vary": "prompt_lookup_max=4,1"}, r"--prompt-lookup-max=1 must be at least --prompt-lookup-min \(2\)"),
+        ({"prefix_len": 64}, "--prefix-len=64 must be at least 0 and below --input-len"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:

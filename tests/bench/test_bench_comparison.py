@@ -12,6 +12,7 @@ import pytest
 from mqlab.bench.arm import Run
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
+from mqlab.bench.reuse import Reuse
 
 
 def runs(*speeds: float, outputs: Sequence[str] = ("a", "b"), foreign: float = 0.0) -> list[Run]:
@@ -152,3 +153,15 @@ def test_it_is_shown_as_text_table_and_picture() -> None:
     axes = result.plot().figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a<b>"]
     assert repr(result) == f"<Comparison: {result.verdict}>"
+
+
+def test_what_the_arms_had_in_their_caches_is_told_and_warned_of_unless_prompts_share_a_prefix() -> None:
+    cached = [msgspec.structs.replace(run, reuse=Reuse(looked_up=100, found=75, guessed=40, kept=30)) for run in runs(*FAST)]
+    for prefix_len in (0, 16):
+        result = comparison({"on": cached, "off": runs(*SLOW)}, prefix_len=prefix_len)
+        assert "on: 75.0% of the prompt tokens came from the prefix cache; 75.0% of 200 guessed tokens were kept\n" in f"{result}\n"
+        assert "off: " not in str(result)
+        assert any("75% of the prompt tokens were in an engine's prefix cache" in text for text in result.warnings) == (prefix_len == 0)
+        again = Comparison.of_record(json.loads(json.dumps(result.as_record())))
+        assert again.reuse() == result.reuse() and result.reuse()["on"].found == 375
+        assert result.to_pandas()["found"].tolist() == [75] * 5 + [0] * 5

@@ -163,7 +163,6 @@ def test_all_serving_lines_run(pair: tuple[str, str], datasets: dict[str, str], 
     ("make", "words"),
     [
         (lambda: EngineConfig(enable_chunked_prefill=False), "--enable-chunked-prefill=False is not possible: this scheduler"),
-        (lambda: EngineConfig(enable_prefix_caching=True), "--enable-prefix-caching=True is not possible: this engine keeps no"),
         (lambda: EngineConfig(num_scheduler_steps=0), "--num-scheduler-steps=0 must be at least 1"),
         (lambda: EngineConfig(gpu_memory_utilization=0.0), r"--gpu-memory-utilization=0.0 must be in \(0, 1\]"),
         (lambda: EngineConfig(gpu_memory_utilization=1.1), r"must be in \(0, 1\]"),

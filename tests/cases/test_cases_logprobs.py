@@ -95,9 +95,9 @@ def test_c55_first_and_second_time(llm: LLM, model_folder: Path, reference: Any)
 
 def test_c55_in_chunks_and_preempted(model_folder: Path, reference: Any) -> None:
     """Chunks of 16 tokens at most, and blocks for two and a half of the six."""
-    limits = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "num_kv_blocks": 18}
-    params = SamplingParams(**{**SCORED, "max_tokens": 24, "ignore_eos": True})
-    prompts = [prompt_of(model_folder, number)[: 90 + number] for number in range(6)]
+    limits = {"max_num_batched_tokens": 16, "max_num_seqs": 6, "num_kv_blocks": 12}
+    params = SamplingParams(**{**SCORED, "max_tokens": 16, "ignore_eos": True})
+    prompts = [prompt_of(model_folder, number)[: 50 + number] for number in range(6)]
     with LLM.of(engine(model_folder, **limits)) as llm:
         completions = llm.generate(prompts, params, use_tqdm=False)
         assert llm.stats().preemptions > 0

@@ -94,16 +94,19 @@ def test_answers_of_other_forms(llm: LLM) -> None:
         StructuredOutputs(regex=r"[A-Z][a-z]{2,6} [0-9]{4}"),
         StructuredOutputs(choice=("red, yellow and blue", "cyan")),
         StructuredOutputs(grammar='start: "[" item ("," item){1,2} "]"\nitem: /[a-z]{3}/'),
-        StructuredOutputs(regex="[0-9]+"),
         StructuredOutputs(json_object=True),
     ]
-    params = [SamplingParams(temperature=0, max_tokens=20, structured_outputs=form, ignore_eos=form.regex == "[0-9]+") for form in forms]
-    month, choice, items, digits, cut = answers(llm, params)
+    endless = [StructuredOutputs(regex="[0-9]+"), StructuredOutputs(regex="[0-9]{3}")]
+    params = [
+        SamplingParams(temperature=0, max_tokens=20, structured_outputs=form, ignore_eos=form in endless) for form in (*forms, *endless)
+    ]
+    month, choice, items, cut, digits, three = answers(llm, params)
     assert month.finish == choice.finish == items.finish == "stop"
     assert re.fullmatch(r"[A-Z][a-z]{2,6} [0-9]{4}", month.text)
     assert choice.text in ("red, yellow and blue", "cyan")
     assert re.fullmatch(r"\[[a-z]{3}(,[a-z]{3}){1,2}\]", items.text)
     assert digits.finish == "length" and digits.text.isdigit()
+    assert three.finish == "stop" and re.fullmatch("[0-9]{3}", three.text) and len(three.tokens) <= 4
     assert len(cut.tokens) <= 20 and cut.text.startswith("{")
     assert cut.finish == "length" or json.loads(cut.text) is not None
 

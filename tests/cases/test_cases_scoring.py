@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from itertools import accumulate
 from pathlib import Path
@@ -257,3 +258,26 @@ async def test_forms_that_cannot_be_had_are_refused(http: httpx.AsyncClient) -> 
     enum = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [f"value {i}" for i in range(2000)]}}}
     answer = await ask(http, CHAT, messages=TALK, response_format=enum, max_tokens=30, ignore_eos=False)
     assert json.loads(answer["choices"][0]["message"]["content"]).startswith("value ")
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"ignore_eos": True}, {"include_stop_str_in_output": True, "ignore_eos": True}, {"skip_special_tokens": False}], ids=str
+)
+async def test_a_text_ends_where_its_form_does(http: httpx.AsyncClient, more: dict[str, Any]) -> None:
+    """Also where the end token is asked to be ignored: its text is no part of the form's."""
+    body = {
+        "prompt": "x",
+        "temperature": 1,
+        "max_tokens": 30,
+        "guided_regex": "[a-z]{3}[0-9]{2}",
+        "logprobs": 1,
+        **{"ignore_eos": False, **more},
+    }
+    for seed in range(4):
+        answer = await ask(http, **body, seed=seed)
+        (choice,) = answer["choices"]
+        assert re.fullmatch("[a-z]{3}[0-9]{2}", choice["text"]), choice
+        assert (choice["finish_reason"], "".join(choice["logprobs"]["tokens"])) == ("stop", choice["text"])
+        assert len(choice["logprobs"]["tokens"]) == answer["usage"]["completion_tokens"] <= 6
+        events = await streamed(http, **body, seed=seed)
+        assert "".join(event["text"] for event in events) == choice["text"]

@@ -190,7 +190,7 @@ async def test_the_last_positions_bring_what_a_longer_context_would(http: httpx.
     assert answer["usage"]["completion_tokens"] == 2
 
 
-@pytest.mark.parametrize("max_tokens", [0, -1, 1.5, "5", True, 2**63])
+@pytest.mark.parametrize("max_tokens", [-1, 1.5, "5", True, 2**63])
 async def test_a_length_that_is_none_is_refused(http: httpx.AsyncClient, max_tokens: Any) -> None:
     for path, prompt in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": [{"role": "user", "content": "x"}]})):
         error = await refused(http, path, **prompt, max_tokens=max_tokens)

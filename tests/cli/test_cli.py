@@ -18,6 +18,15 @@ def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out
 
 
+def test_the_engines_flags_are_grouped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--help"]) == 0
+    shown = capsys.readouterr().out
+    places = [
+        shown.index(text) for text in ("The core: ", "--load-format", "Scheduling and", "--enable-prefix", "Speculation", "--prompt-lookup")
+    ]
+    assert places == sorted(places) and places[-1] < shown.index("The HTTP front:")
+
+
 def test_failures_exit_with_one_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fetch", "no-such-model"]) == 1
     assert capsys.readouterr().err == "mqlab: no model is known as 'no-such-model'; known: smollm2-135m\n"

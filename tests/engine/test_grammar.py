@@ -8,6 +8,7 @@ import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from waiting import until_sync
 
+from mqlab.engine import grammar
 from mqlab.engine.grammar import MAX_UNDER_WAY, Grammars, TokenGuide
 from mqlab.errors import InvalidRequest
 from mqlab.params import StructuredOutputs
@@ -272,9 +274,25 @@ def test_what_takes_long_is_refused_for_now_and_had_later(model_folder: Path) ->
     until_sync(lambda: had(grammars, large[1]), timeout=30)
 
 
+def test_what_is_compiled_beside_the_engine_does_not_pile_up(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "MAX_COMPILED", 1)
+    info = ModelInfo(name="m", path=str(model_folder), vocab_size=49152, max_model_len=64, max_prompt_len=63, eos_token_ids=ENDS)
+    grammars = Grammars(info, patience=0.0)
+    several = [StructuredOutputs(choice=tuple(f"{kind}{i}" for i in range(3000))) for kind in "abcde"]
+    for wanted in several:  # none of them is ever had, so that only what comes back from beside the engine is kept
+        until_sync(partial(begun, grammars, wanted), timeout=30)
+    assert not had(grammars, several[0])
+
+
+def begun(grammars: Grammars, wanted: StructuredOutputs) -> bool:
+    with pytest.raises(InvalidRequest) as refused:
+        grammars.guide(wanted)
+    return "takes more than" in str(refused.value)
+
+
 def had(grammars: Grammars, wanted: StructuredOutputs) -> bool:
     try:
-        return grammars.guide(wanted).mask().any()
+        return bool(grammars.guide(wanted).mask().any())
     except InvalidRequest:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -221,6 +222,22 @@ async def test_long_text_leaves_the_loop_free(scripted: Any, text: TextModel) ->
     await until(turned, interval=0)
     assert turns > 2
     assert await encoding == text.tokenizer.encode("word and word " * 20_000)
+
+
+async def test_long_bad_words_leave_the_loop_free(scripted: Any, text: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[threading.Thread] = set()
+    encode = text.tokenizer.encode
+
+    def spied(*arguments: Any, **options: Any) -> list[int]:
+        threads.add(threading.current_thread())
+        return encode(*arguments, **options)
+
+    monkeypatch.setattr(text.tokenizer, "encode", spied)
+    client = scripted(lambda request: [Delta(request.id, [], finish="length")])
+    words = tuple(f"{i} words and words" * 40 for i in range(20))
+    await Frontend(client, text).complete([1], SamplingParams(bad_words=words))
+    assert len(client.requests[0].params.bad_word_ids) == 2 * len(words)
+    assert threads and threading.current_thread() not in threads
 
 
 async def test_chat_ids_are_the_templates_own(scripted: Any, text: TextModel) -> None:

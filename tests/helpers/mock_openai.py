@@ -26,6 +26,7 @@ class Script:
         status: of the response; other than 200 answers with an error.
         ending: "done" is a whole answer, "error" an error event, "cut" a stream that just ends, "silence" never answers.
         token_ids: per event; None leaves them out.
+        metrics: what /metrics says, one page a call, the last one again and again; none at all answers 404.
     """
 
     texts: Sequence[str] = ("a", "b", "c")
@@ -36,6 +37,7 @@ class Script:
     status: int = 200
     ending: str = "done"
     token_ids: Sequence[Sequence[int]] | None = None
+    metrics: Sequence[str] = ()
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Mock:
         bodies: what was asked, in the order of arrival.
         arrived: when, on its loop's clock, in s.
         peak: most requests under way at once.
+        looks: how often /metrics was asked for.
     """
 
     script: Script
@@ -56,6 +59,7 @@ class Mock:
     running: int = 0
     peak: int = 0
     full: asyncio.Event = field(default_factory=asyncio.Event)
+    looks: int = 0
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """POST of either route."""
@@ -70,6 +74,11 @@ class Mock:
             return await self._play(request)
         finally:
             self.running -= 1
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """GET of the counters."""
+        pages, self.looks = self.script.metrics, self.looks + 1
+        return web.Response(text=pages[min(self.looks, len(pages)) - 1]) if pages else web.Response(status=404)
 
     async def _play(self, request: web.Request) -> web.StreamResponse:
         script = self.script
@@ -135,6 +144,7 @@ def mock_openai(script: Script) -> Iterator[Mock]:
 async def _serve(mock: Mock, ready: threading.Event, stop: asyncio.Event) -> None:
     app = web.Application()
     app.router.add_get("/v1/models", _models)
+    app.router.add_get("/metrics", mock.metrics)
     app.router.add_post("/v1/completions", mock.answer)
     app.router.add_post("/v1/chat/completions", mock.answer)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

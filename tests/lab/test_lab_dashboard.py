@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from waiting import until_sync
 
 from mqlab.lab.dashboard import Dashboard
 from mqlab.lab.live import WIDGET_VIEW
+from mqlab.lab.render import LIGHTS
 from mqlab.lab.sampler import Sampler
 from mqlab.topologies.mq import MqClient
 from mqlab.topologies.v1 import V1Client
-from mqlab.types import EngineStats
+from mqlab.types import EngineStats, ModelInfo
 
 if TYPE_CHECKING:
     from conftest import Kernel
@@ -60,6 +62,18 @@ def test_a_process_that_is_gone_is_named(sampler: Make) -> None:
     assert f"engine (pid {GONE_PID}) is gone" in dashboard._repr_html_()
 
 
+def test_it_follows_the_model_that_comes_and_goes(sampler: Make) -> None:
+    served = [ModelInfo(name="one", vocab_size=9, max_model_len=9, max_prompt_len=8)]
+    dashboard = Dashboard(sampler(), MqClient.shape, "lab", info=lambda: served[-1])
+    assert repr(dashboard).startswith("lab · one · mq: snapshot\n")
+    for state in ("asleep", "unloaded"):
+        served.append(msgspec.structs.replace(served[0], state=state))
+        assert repr(dashboard).startswith(f"lab · one · mq: {state}\n") and state in dashboard._repr_html_()
+        assert LIGHTS["ready"] not in dashboard._repr_html_()
+    served.append(msgspec.structs.replace(served[0], name="two"))
+    assert repr(dashboard).startswith("lab · two · mq: snapshot\n") and LIGHTS["ready"] in dashboard._repr_html_()
+
+
 def test_the_end_of_the_session_is_shown(sampler: Make) -> None:
     readings = sampler()
     dashboard = Dashboard(readings, V1Client.shape, "lab")
@@ -73,7 +87,7 @@ import mqlab.lab.sampler
 from mqlab.lab.dashboard import Dashboard
 from mqlab.lab.sampler import Sampler
 from mqlab.topologies.mq import MqClient
-from mqlab.types import EngineStats
+from mqlab.types import EngineStats, ModelInfo
 mqlab.lab.sampler.INTERVAL_S = 0.01
 counter = itertools.count()
 class Counted(Sampler):

@@ -23,13 +23,15 @@ def test_models_come_and_go(start: Start, model_folder: Path, topology: str) -> 
     assert lab.generate_sync(HELLO, max_tokens=3).text == HELLO
     freed = lab.unload()
     assert freed.rss_after > 0 and "MiB" in repr(freed)
-    assert lab.state() == ("unloaded", "") and "unloaded" in repr(lab) and "unloaded" in lab._repr_mimebundle_()["text/html"]
+    assert lab.state() == ("unloaded", "") and "unloaded" in repr(lab) and "no KV cache: unloaded" in lab._repr_mimebundle_()["text/html"]
+    assert "unloaded" in repr(lab.dashboard())
     with pytest.raises(ModelUnavailable):
         lab.generate_sync(HELLO, max_tokens=3)
     assert lab.stats().blocks_total == 0 and lab.health().ok
     info = lab.load("second", path=str(model_folder), num_blocks=9)
     assert lab.info == info and (info.name, info.epoch, info.pid) == ("second", 2, pid)
-    assert lab.state() == ("ready", "") and "second over" in repr(lab)
+    assert lab.state() == ("ready", "") and "second over" in repr(lab) and "· second ·" in repr(lab.dashboard())
+    lab.reset_prefix_cache()
     assert lab.generate_sync(HELLO, max_tokens=3).text == HELLO
     lab.sleep()
     assert lab.state()[0] == "asleep"

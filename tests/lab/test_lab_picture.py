@@ -63,6 +63,10 @@ def busy(shape: Shape, *, per_s: int = 12_345, lost: int = 0, running: int = 123
             blocks_total=100_000,
             generation_tokens=seconds * 123_456,
             preemptions=12_345,
+            prefix_queries=200_000,
+            prefix_hits=199_800,
+            drafted=1000,
+            accepted=999,
         )
         return Reading(stats, pages(shape, seconds, per_s=per_s, lost=lost))
 
@@ -144,8 +148,18 @@ def test_figures_are_in_words_too() -> None:
     words = dict(summary(measure(*busy(MqClient.shape), MqClient.shape)))
     assert words["new tokens"] == "123 k/s"
     assert words["requests"] == "123 running, 123 waiting, 123 k finished, 0 failed"
+    assert words["prefix cache"] == "had 100 % of 200 k prompt tokens"
+    assert words["speculation"] == "100 % of 1.00 k guessed tokens kept"
     assert words["CPU of engine"] == "97 % · 1.00 GB"
     assert words["engine step"] == "schedule 10 %, launch 10 %, device 10 %, sample 10 %, output 10 %, rest 50 %"
+
+
+def test_what_the_engine_does_not_do_is_not_shown() -> None:
+    idle = measure(Reading(EngineStats()), Reading(EngineStats()), MqClient.shape)
+    assert not {"prefix cache", "speculation"} & set(dict(summary(idle)))
+    shown = texts(draw_panels(measure(*busy(MqClient.shape), MqClient.shape), []))
+    assert {"prefix hits 100 %", "guesses kept 100 %"} <= set(shown)
+    assert not [text for text in texts(draw_panels(idle, [])) if "hits" in text or "guesses" in text]
 
 
 @dataclass(frozen=True)
