@@ -15,7 +15,6 @@ from numba import njit, types
 from numba.extending import overload
 
 
-
 def drop_outdated(folder: Path) -> None:
     """Remove the index of every kernel that was compiled before the newest of a folder's sources was written.
 
