@@ -102,7 +102,7 @@ def test_structured_outputs_name_exactly_one_form(given: dict[str, Any]) -> None
         StructuredOutputs(**given)
 
 
-@pytest.mark.parametrize("schema", [{"const": float("nan")}, {"const": object()}, {"enum": {1, 2}}], ids=str)
+@pytest.mark.parametrize("schema", [{"const": float("nan")}, {"const": object()}, {"enum": {1, 2}}], ids=["nan", "object", "set"])
 def test_a_schema_is_json(schema: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"structured_outputs\.json=.* must be plain JSON"):
         StructuredOutputs.of_schema(schema)
