@@ -141,9 +141,29 @@ def test_scaled_positions(tmp_path: Path, architecture: str, rope: dict[str, Any
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0])
 def test_the_default_model_survives(tmp_path: Path, model_folder: Path, kind: GGMLQuantizationType) -> None:
+    """Q8_0's own rounding moves single positions of this model by as much as a cosine of 0.997: what is held is the rounded model."""
     model = transformers.AutoModelForCausalLM.from_pretrained(model_folder).eval()
     prompt = torch.tensor([Tokenizer.load(model_folder).encode("The capital of France is a city on the Seine")])
     with torch.no_grad():
-        expected, got = (one(prompt).logits[0] for one in (model, round_trip(tmp_path, "llama", model, kind=kind)))
-    assert torch.cosine_similarity(expected, got, dim=-1).min() > 0.999
-    assert kind != GGMLQuantizationType.F32 or (expected - got).abs().max() < 1e-4
+        plain, got = (one(prompt).logits[0] for one in (model, round_trip(tmp_path, "llama", model, kind=kind)))
+        if kind == GGMLQuantizationType.Q8_0:
+            round_to_q8_0(model)
+        expected = model(prompt).logits[0]
+    assert (expected - got).abs().max() < 1e-4
+    assert torch.cosine_similarity(plain, got, dim=-1).mean() > 0.999
+    assert torch.equal(plain[0].argmax(), got[0].argmax())
+
+
+def round_to_q8_0(model: Any) -> None:
+    """Every matrix as Q8_0 keeps it: blocks of 32 with a float16 scale, the largest magnitude at 127."""
+    for weight in model.parameters():
+        if weight.dim() == 2:
+            blocks = weight.reshape(-1, 32)
+            scale = blocks.abs().amax(1, keepdim=True) / 127
+            steps = blocks * torch.where(scale > 0, 1 / scale, torch.zeros(()))  # as ggml has it, which decides ties
+            weight.copy_((_half_away(steps) * scale.half().float()).reshape(weight.shape))
+
+
+def _half_away(x: torch.Tensor) -> torch.Tensor:
+    """Rounded to whole numbers, halves away from zero."""
+    return torch.sign(x) * torch.floor(x.abs() + 0.5)
