@@ -110,11 +110,13 @@ class EchoCore(LoadableCore[EchoSetup]):
         self._running: dict[Sequence, None] = {}
         self._stepping: deque[Landed] = deque()
         self._due = 0.0
+        self._special = 0  # live requests that want more than tokens
         depth = 2 if setup.async_scheduling else 1
         self._desk.serve(info, 0, self._release, self._gauges, depth, setup.multi_step_stream_outputs)
 
     def _queue(self, sequence: Sequence) -> None:
         self._waiting[sequence] = None
+        self._special += _is_special(sequence)
 
     def _launch(self) -> EchoFlight | None:
         rounds = self._num_scheduler_steps
@@ -122,17 +124,25 @@ class EchoCore(LoadableCore[EchoSetup]):
             sequence, _ = self._waiting.popitem(last=False)
             self._running[sequence] = None
             rounds = 1
-        flown = tuple([sequence for sequence in self._running if sequence.left > 0 or not sequence.draws])
+        flown = tuple([one for one in self._running if len(one.tokens) + one.owed < one.limit or not one.max_new])
         if not flown:
             return None
-        drew, done = [one for one in flown if one.draws], [one for one in flown if not one.draws]
-        self._stepping.append(Landed(tuple(flown), drew, done))
         self._due = max(self._due, time.monotonic()) + self._device_time * rounds
+        return EchoFlight(self._more(flown, rounds) if self._special else self._tokens(flown, rounds), self._due)
+
+    def _tokens(self, flown: tuple[Sequence, ...], rounds: int) -> SampledTokens:
+        """A step of requests that want nothing but tokens."""
+        self._stepping.append(Landed(flown, list(flown), []))
+        return SampledTokens(tuple([_owe(sequence, rounds) for sequence in flown]), rounds)
+
+    def _more(self, flown: tuple[Sequence, ...], rounds: int) -> SampledTokens:
+        """A step of which some want logprobs or an embedding, or nothing new."""
+        drew, done = [one for one in flown if one.draws], [one for one in flown if not one.draws]
+        self._stepping.append(Landed(flown, drew, done))
         pooled = {row: _state(sequence) for row, sequence in enumerate(flown) if sequence.pooling is not None}
         prompts = prompt_logprobs(flown, self.info.vocab_size)
         tokens = tuple([_owe(sequence, rounds) for sequence in drew])
-        logprobs = output_logprobs(drew, tokens, self.info.vocab_size)
-        return EchoFlight(SampledTokens(tokens, rounds, logprobs, prompts, pooled), self._due)
+        return SampledTokens(tokens, rounds, output_logprobs(drew, tokens, self.info.vocab_size), prompts, pooled)
 
     def _land(self, sampled: SampledTokens) -> Landed:
         return self._stepping.popleft()
@@ -165,11 +175,17 @@ class EchoCore(LoadableCore[EchoSetup]):
     def _release(self, sequence: Sequence) -> None:
         queue = self._running if sequence in self._running else self._waiting
         del queue[sequence]
+        self._special -= _is_special(sequence)
 
     def _gauges(self) -> dict[str, int]:
         used = sum(blocks_for(len(sequence.tokens), self.info.block_size) for sequence in self._running)
         total = self.info.num_blocks if self.info.state == "ready" else 0
         return {"running": len(self._running), "waiting": len(self._waiting), "blocks_used": used, "blocks_total": total}
+
+
+def _is_special(sequence: Sequence) -> bool:
+    params = sequence.params
+    return not sequence.draws or params.logprobs is not None or params.prompt_logprobs is not None
 
 
 def _state(sequence: Sequence) -> np.ndarray:
