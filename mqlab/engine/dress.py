@@ -37,11 +37,8 @@ def _mask(sequence: Sequence) -> object:
 
 def _completions(sequence: Sequence) -> list[int]:
     """The tokens that would complete a bad word of several; those of one are masked for good."""
-    words = sequence.params.bad_word_ids
-    if not words:
-        return []
-    output = sequence.tokens[sequence.num_prompt :]
-    return [ids[-1] for ids in words if 1 < len(ids) <= len(output) + 1 and tuple(output[1 - len(ids) :]) == ids[:-1]]
+    tokens, count = sequence.tokens, sequence.num_output
+    return [ids[-1] for ids in sequence.params.bad_word_ids if 1 < len(ids) <= count + 1 and tuple(tokens[1 - len(ids) :]) == ids[:-1]]
 
 
 def _scored(chunk: Chunk, sequence: Sequence) -> Scored | None:

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import contract_abort
-import contract_calls
-import contract_close
-import contract_death
-import contract_embed
-import contract_exit
-import contract_model_lifecycle
-import contract_requests
-import contract_start
 import pytest
 from contract import Check, Rig, applies, checks_of
 from rigs import RIGS
-
-THEMES = (
-    contract_start,
-    contract_requests,
-    contract_abort,
-    contract_calls,
-    contract_embed,
-    contract_model_lifecycle,
-    contract_death,
-    contract_close,
-    contract_exit,
-)
+from themes import THEMES
 
 
 def cases() -> list[object]:

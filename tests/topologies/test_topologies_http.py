@@ -8,30 +8,19 @@ import contract_abort
 import contract_calls
 import contract_close
 import contract_death
-import contract_embed
 import contract_exit
 import contract_model_lifecycle
 import contract_requests
 import contract_start
 import pytest
 from contract import Check, Rig, applies, checks_of
+from themes import THEMES
 
 from mqlab.client.http import FrontClient
 
 INPROC = Rig("http-inproc", partial(FrontClient, "inproc"))
 V1 = Rig("http-v1", partial(FrontClient, "v1"))
 
-THEMES = (
-    contract_start,
-    contract_requests,
-    contract_abort,
-    contract_calls,
-    contract_embed,
-    contract_model_lifecycle,
-    contract_death,
-    contract_close,
-    contract_exit,
-)
 # Launching and leaving is what every engine process has in common: of that, only what a front process adds to is tried each time.
 FIRST_EXITS = {
     contract_exit.check_parent_killed_while_streams_run,
