@@ -15,7 +15,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from leftovers import Snapshot, snapshot
-from waiting import until_sync
+
+from mqlab.contract import MODULES
+from mqlab.contract.waiting import until_sync
+
+pytest.register_assert_rewrite(*MODULES)
 
 # A suite started in the background inherits SIGINT as ignored, and so would every process that it starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,7 +19,7 @@ from mqlab.errors import ConfigError
 from mqlab.front.frontend import Frontend
 from mqlab.models.resolve import resolve
 from mqlab.text.tokenizer import Tokenizer
-from mqlab.topologies import OWN_PROCESS, make_client
+from mqlab.topologies import find_layout, make_client
 from mqlab.types import ModelInfo, Request
 from mqlab.wire.wiring import Wiring
 
@@ -60,7 +60,7 @@ async def started(topology: str, wiring: Wiring) -> AsyncIterator[BaseClient]:
     """
     client = make_client(topology, wiring)
     # In one process the loading model shows its own progress.
-    with progress_bar("engine starts", shown=topology in OWN_PROCESS, bar_format="{desc}: {elapsed}") as bar:
+    with progress_bar("engine starts", shown=find_layout(topology).own_process, bar_format="{desc}: {elapsed}") as bar:
         ticking = asyncio.create_task(_tick(bar))
         try:
             await client.start()

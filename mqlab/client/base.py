@@ -33,12 +33,14 @@ class BaseClient(Control):
     """What every topology's client shares. All methods on one event loop.
 
     Attributes:
+        own_process: the engine is a process of its own.
         listeners: each is called when the engine's model changed, with what clients are told then; ``info`` is the new one by then.
         streams: the live streams; a probe may put its own kind in their place before the start.
         companions: live as long as the client.
     """
 
     shape: Shape
+    own_process = False
 
     def __init__(self, timing: Timing) -> None:
         self.timing = timing
@@ -178,6 +180,11 @@ class BaseClient(Control):
 
     def publish(self, folder: Path) -> None:
         """Keep the engine's page within this folder, for other processes to look at; before the start. No matter where it has a place."""
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process ids by role, of the processes that this layout has started; empty where all runs in this one."""
+        return {}
 
     @property
     def run_folder(self) -> Path | None:

@@ -77,6 +77,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 class RemoteClient(BaseClient):
     """Launches ``entry`` in a child, tells its death from its slowness, and ends it in bounded time."""
 
+    own_process = True
     io_threads = 1
 
     def __init__(self, wiring: Wiring, *, log_to_terminal: bool = False) -> None:
@@ -212,6 +213,12 @@ class RemoteClient(BaseClient):
     def _end_hung(self) -> None:
         if self._hold is not None and self._hold.child is not None:
             self._hold.child.kill()
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """See BaseClient.processes."""
+        child = self._hold.child if self._hold is not None else None
+        return {} if child is None else {"engine": child.pid}
 
     @property
     def run_folder(self) -> Path | None:

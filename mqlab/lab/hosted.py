@@ -16,7 +16,7 @@ from mqlab.errors import CallTimeout, ConfigError
 from mqlab.front.frontend import Frontend
 from mqlab.lab.doors import Doors
 from mqlab.lab.sampler import Sampler
-from mqlab.topologies import OWN_PROCESS, layout_options, make_client
+from mqlab.topologies import find_layout, layout_options, make_client
 from mqlab.types import Health, Model, ModelInfo
 from mqlab.wire.native import SOCKET
 from mqlab.wire.registry import Entry, Registry
@@ -205,7 +205,7 @@ class Hosted:
 
 def _make(topology: str, wiring: Wiring, preset: str, record: Path | None) -> BaseClient:
     layout_options(topology, preset)  # a wrong name is told here, not by a child that cannot start
-    if topology.replace("-", "_") not in OWN_PROCESS:
+    if not find_layout(topology).own_process:
         return FrontClient(topology, wiring, preset=preset, recording=record)
     return make_client(topology, wiring if record is None else wiring.recorded(record), preset=preset)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import until_sync
 
 from mqlab import cli
 from mqlab.bench import compare as module
@@ -16,6 +15,7 @@ from mqlab.bench.arm import Run, Work
 from mqlab.bench.compare import compare
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.config import EngineConfig, Timing
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import BenchError, ConfigError, EngineStartError, ModelError
 from mqlab.probes.recording import Recording
 from mqlab.record.trace import Trace

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 from mock_openai import Mock, Script, mock_openai
-from processes import ended
-from waiting import until_sync
 
 from mqlab.bench.arrivals import arrival_times
 from mqlab.bench.load.driver import Load, LoadOutcome, choose_workers, run_load
 from mqlab.bench.load.messages import Failed, Progress, read_frame, write_frame
+from mqlab.contract.processes import ended
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import BenchError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from jupyterpage import Lab, Notebook, jupyterlab, opened, write_notebook
 from leftovers import snapshot
-from waiting import until_sync
+
+from mqlab.contract.waiting import until_sync
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from openai import OpenAI
 from serving import Process, echo_command, mqlab_command, running
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import ProfileError
 from mqlab.lab.session import Session
 from mqlab.probes import pyspy

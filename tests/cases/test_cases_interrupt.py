@@ -10,9 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import ended
 from serving import mqlab_command, running
-from waiting import until_sync
+
+from mqlab.contract.processes import ended
+from mqlab.contract.waiting import until_sync
 
 BOUND_S = 10.0
 PHASES = {"loads": "loading weights", "warms up": "warming up", "serves": "mqlab serving"}

@@ -19,9 +19,10 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from processes import ended, gone
 from serving import Process, echo_command, mqlab_command, running
-from waiting import until, until_sync
+
+from mqlab.contract.processes import ended, gone
+from mqlab.contract.waiting import until, until_sync
 
 GONE_S = 5.0
 """Within this all is to be gone, and told."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from waiting import until
 
+from mqlab.contract.waiting import until
 from mqlab.probes.loop import INTERVAL_S, LoopProbe, loop_probe
 from mqlab.probes.recording import Recording
 from mqlab.probes.sink import Sink

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from engines import Answer, at_rest, difference, front_of, streamed, whole
-from waiting import until
 
+from mqlab.contract.waiting import until
 from mqlab.front.frontend import Frontend
 from mqlab.types import SamplingParams
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from serving import FAST, echo_wiring
-from waiting import until_sync
 
 from mqlab import LLM, EngineDeadError, InvalidRequest, SamplingParams
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import ClientClosedError
 from mqlab.topologies import make_client
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from engines import Answer, at_rest, difference, front_of, streamed, whole
-from waiting import until
 
+from mqlab.contract.waiting import until
 from mqlab.errors import InvalidRequest, RequestFailed
 from mqlab.front.frontend import Frontend
 from mqlab.params import StructuredOutputs

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from processes import gone
 from serving import Process, echo_command, echo_server, running
 
 from mqlab import cli
+from mqlab.contract.processes import gone
 from mqlab.lab.session import Session
 from mqlab.record.capture import Capture
 from mqlab.record.trace import Trace

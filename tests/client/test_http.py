@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from fronts import FAST, attached, socket_of, wiring
-from processes import gone
-from waiting import until
 
 from mqlab.client.base import BaseClient
 from mqlab.client.http import FrontClient, HttpClient
+from mqlab.contract.processes import gone
+from mqlab.contract.waiting import until
 from mqlab.errors import CallError, ClientClosedError, EngineDeadError, EngineStartError, InvalidRequest
 from mqlab.types import Request, SamplingParams
 from mqlab.wire.spec import Spec

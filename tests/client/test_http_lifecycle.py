@@ -8,10 +8,10 @@ import aiohttp
 import msgspec
 import pytest
 from fronts import FAST, attached, socket_of
-from waiting import until
 
 from mqlab.client.base import BaseClient
 from mqlab.client.http import FrontClient, HttpClient
+from mqlab.contract.waiting import until
 from mqlab.errors import ModelUnavailable
 from mqlab.types import ModelInfo, Request, SamplingParams
 from mqlab.wire.native import BASE, FrontInfo

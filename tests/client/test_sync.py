@@ -11,9 +11,9 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 
 import pytest
-from waiting import until_sync
 
 from mqlab.client.sync import LoopThread
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import CallTimeout, ClientClosedError, MqlabError
 
 

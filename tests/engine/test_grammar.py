@@ -16,8 +16,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.engine import grammar
 from mqlab.engine.grammar import MAX_UNDER_WAY, Grammars, TokenGuide
 from mqlab.errors import InvalidRequest

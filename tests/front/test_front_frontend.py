@@ -9,8 +9,8 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from waiting import until
 
+from mqlab.contract.waiting import until
 from mqlab.errors import InvalidRequest, ModelError, RequestFailed
 from mqlab.front.frontend import Frontend
 from mqlab.front.textmodel import TextModel

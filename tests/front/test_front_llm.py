@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until_sync
 
 from mqlab import LLM, ClientClosedError, ConfigError, InvalidRequest, ModelError, MqlabError, SamplingParams
+from mqlab.contract.waiting import until_sync
 from mqlab.topologies import TOPOLOGIES
 from mqlab.types import EngineStats
 

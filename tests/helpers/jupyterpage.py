@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import nbformat
-from processes import gone
-from waiting import until_sync
+
+from mqlab.contract.processes import gone
+from mqlab.contract.waiting import until_sync
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize

@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 from openai import AsyncOpenAI
-from waiting import until_sync
 
 from mqlab.client.base import BaseClient
 from mqlab.config import Timing
+from mqlab.contract.waiting import until_sync
 from mqlab.front.frontend import Frontend
 from mqlab.server.app import build_app
 from mqlab.server.host import Host

@@ -13,11 +13,11 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
-from processes import gone
 from traitlets.config import Config
-from waiting import until_sync
 
 from mqlab.config import EngineConfig, Timing
+from mqlab.contract.processes import gone
+from mqlab.contract.waiting import until_sync
 from mqlab.lab.registry import SESSIONS
 from mqlab.lab.session import Session
 from mqlab.wire.spec import Spec

@@ -9,8 +9,9 @@ from typing import Any
 import nbformat
 import psutil
 import pytest
-from processes import ended
-from waiting import until_sync
+
+from mqlab.contract.processes import ended
+from mqlab.contract.waiting import until_sync
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter_client's own
 

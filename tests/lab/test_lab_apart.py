@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import BenchError, ConfigError, EngineStartError
 from mqlab.lab.apart import run_apart
 from mqlab.wire.spec import Spec

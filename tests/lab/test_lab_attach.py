@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from processes import gone
 from serving import Process, echo_command, echo_server, running
 from tiny_gguf import tiny_weights, write_gguf
 
 from mqlab.config import EngineConfig, Timing
+from mqlab.contract.processes import gone
 from mqlab.errors import ConfigError, EngineStartError
 from mqlab.lab.session import Session
 from mqlab.probes import running as engines

@@ -13,11 +13,11 @@ import psutil
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from waiting import until_sync
 
 from mqlab.bench.comparison import Comparison
 from mqlab.bench.serve_result import ServeResult
 from mqlab.bench.throughput_result import ThroughputResult
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import BenchError, ConfigError, ModelError, TraceError
 from mqlab.lab.opening import Saved
 from mqlab.record.capture import Capture

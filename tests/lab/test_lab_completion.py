@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.core.interactiveshell import InteractiveShell
-from waiting import until_sync
+
+from mqlab.contract.waiting import until_sync
 
 Offer = Callable[[str], list[str]]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.lab.dashboard import Dashboard
 from mqlab.lab.live import WIDGET_VIEW
 from mqlab.lab.render import LIGHTS

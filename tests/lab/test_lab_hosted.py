@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from processes import gone
-from waiting import until_sync
 
 from mqlab.config import Timing
+from mqlab.contract.processes import gone
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import ClientClosedError, ConfigError, EngineDeadError, EngineStartError
 from mqlab.lab.hosted import Hosted
 from mqlab.types import SamplingParams

@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 
 import httpx
 import pytest
-from waiting import until_sync
 
 from mqlab.bench.comparison import Comparison
 from mqlab.config import EngineConfig
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import ClientClosedError, ConfigError, EngineDeadError, ProfileError, TraceError
 from mqlab.lab.session import Session
 from mqlab.probes.options import ProfileConfig

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import CallError, ModelUnavailable
 from mqlab.lab.session import Session
 from mqlab.wire.registry import Registry

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from waiting import until_sync
 
 from mqlab.config import EngineConfig, ServerConfig, Timing
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import ConfigError, EngineStartError, ModelError
 from mqlab.lab.registry import SESSIONS, Registry, Served
 from mqlab.lab.session import Session

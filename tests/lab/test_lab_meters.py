@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import EngineDeadError
 from mqlab.lab.figures import data, duration, number, percent
 from mqlab.lab.meters import Flow, Mean, ProcessMeter, Traffic, measure

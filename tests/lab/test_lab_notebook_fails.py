@@ -9,8 +9,9 @@ import psutil
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from processes import gone
-from waiting import until_sync
+
+from mqlab.contract.processes import gone
+from mqlab.contract.waiting import until_sync
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter_client's own
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from waiting import until, until_sync
 
 from mqlab.config import EngineConfig
+from mqlab.contract.waiting import until, until_sync
 from mqlab.errors import ClientClosedError, EngineDeadError, EngineStartError, InvalidRequest, ModelError
 from mqlab.lab.session import Session
 from mqlab.types import SamplingParams

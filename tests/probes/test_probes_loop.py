@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from waiting import until
 
+from mqlab.contract.waiting import until
 from mqlab.probes.loop import LoopProbe, loop_probe
 from mqlab.probes.recording import Recording
 from mqlab.probes.sink import Sink

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import ProfileError
 from mqlab.probes import pyspy, sampler
 from mqlab.record.capture import Capture

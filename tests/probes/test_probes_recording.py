@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import until
 
+from mqlab.contract.waiting import until
 from mqlab.probes.recording import KEPT, Recording, begin_recording, new_recording
 from mqlab.probes.sink import Lines, Sink
 from mqlab.record.events import read_events

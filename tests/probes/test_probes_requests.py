@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
 
 from mqlab.client.base import BaseClient
+from mqlab.contract.waiting import until
 from mqlab.errors import ClientClosedError, InvalidRequest, RequestFailed
 from mqlab.probes.recording import Recording
 from mqlab.probes.sink import Lines

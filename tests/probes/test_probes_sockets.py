@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import zmq
 import zmq.asyncio
-from waiting import until_sync
 
+from mqlab.contract.waiting import until_sync
 from mqlab.probes.recording import Recording
 from mqlab.record.events import EventLog, read_events
 from mqlab.wire.sockets import SocketSet, async_sockets, sync_sockets

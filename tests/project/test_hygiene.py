@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from leftovers import snapshot
-from waiting import until_sync
+
+from mqlab.contract.waiting import until_sync
 
 WAIT_FOR_EOF = "import sys; sys.stdin.read()"
 ORPHANING = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {WAIT_FOR_EOF!r}], stdout=subprocess.DEVNULL).pid)"

@@ -53,7 +53,7 @@ def test_the_sleep_rule_tells_waits_from_fixtures_and_yields() -> None:
 @pytest.mark.parametrize("path", TESTS, ids=relative)
 def test_tests_wait_for_events(path: Path) -> None:
     lines = sleeping_lines(path.read_text())
-    assert not lines, f"lines {lines} sleep: use until() of tests/helpers/waiting.py"
+    assert not lines, f"lines {lines} sleep: use until() of mqlab/contract/waiting.py"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

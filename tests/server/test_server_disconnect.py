@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from serving import Served, serving
-from waiting import until
+
+from mqlab.contract.waiting import until
 
 SLOW = {"device_time": 0.01, "max_num_seqs": 8}
 

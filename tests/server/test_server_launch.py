@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from processes import ended, gone
 from serving import FAST, Process, accepts, echo_command, mqlab_command, running
-from waiting import until, until_sync
+
+from mqlab.contract.processes import ended, gone
+from mqlab.contract.waiting import until, until_sync
 
 LONG: dict[str, Any] = {"prompt": "Hello world", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
 SLOW = {"device_time": 0.005, "max_model_len": 10**6, "num_blocks": 10**5}

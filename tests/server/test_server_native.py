@@ -13,11 +13,11 @@ import pytest
 from fronts import FAST, attached, socket_of
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import gone
 from serving import accepts, echo_command, running
-from waiting import until, until_sync
 
 from mqlab.client.http import HttpClient
+from mqlab.contract.processes import gone
+from mqlab.contract.waiting import until, until_sync
 from mqlab.errors import RequestFailed
 from mqlab.types import Call, Reply, Request, SamplingParams, Step
 from mqlab.wire.codecs import MsgpackCodec

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from serving import serving
-from waiting import until
+
+from mqlab.contract.waiting import until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TALK = [{"role": "user", "content": "hi"}]

@@ -6,10 +6,9 @@ import asyncio
 import pstats
 from pathlib import Path
 
-from contract import FAST, Rig, begin, outcome, read, run, settled
-
 from mqlab.client.base import BaseClient
 from mqlab.config import EngineConfig
+from mqlab.contract.rig import FAST, Rig, begin, outcome, read, run, settled
 from mqlab.errors import InvalidRequest
 from mqlab.types import Request, SamplingParams
 from mqlab.wire.wiring import Wiring

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from contract import Rig
-
+from mqlab.contract.rig import Rig
 from mqlab.topologies import make_client
 
 RIGS = (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from contract import Check, Rig, applies, checks_of
 from rigs import RIGS
-from themes import THEMES
+
+from mqlab.contract.rig import Check, Rig, applies, checks_of
+from mqlab.contract.themes import THEMES
 
 
 def cases() -> list[object]:

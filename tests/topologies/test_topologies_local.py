@@ -7,17 +7,17 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from contract import FAST, Rig, begin_load, outcome
 from corespy import Ending
-from waiting import until
 
+from mqlab.contract.rig import FAST, Rig, begin_load, outcome
+from mqlab.contract.waiting import until
 from mqlab.errors import ClientClosedError, EngineStartError
-from mqlab.topologies import OWN_PROCESS, TOPOLOGIES, make_client
+from mqlab.topologies import TOPOLOGIES, find_layout, make_client
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
 
-@pytest.mark.parametrize("topology", sorted(set(TOPOLOGIES) - OWN_PROCESS))
+@pytest.mark.parametrize("topology", [name for name in TOPOLOGIES if not find_layout(name).own_process])
 async def test_a_timeout_of_the_build_is_not_the_start_timeout(topology: str) -> None:
     """A TimeoutError of the build's own, from a download for instance, is told as what it is."""
     rig = Rig(topology, partial(make_client, topology), own_process=False)
@@ -28,7 +28,7 @@ async def test_a_timeout_of_the_build_is_not_the_start_timeout(topology: str) ->
     assert "TimeoutError" in str(error) and "start_timeout" not in str(error)
 
 
-@pytest.mark.parametrize("topology", sorted(set(TOPOLOGIES) - OWN_PROCESS))
+@pytest.mark.parametrize("topology", [name for name in TOPOLOGIES if not find_layout(name).own_process])
 async def test_what_is_loaded_for_nobody_is_closed(topology: str) -> None:
     """A client does not wait for a load when it is closed; whatever the load brings is given back when it ends."""
     Ending.closed.clear()

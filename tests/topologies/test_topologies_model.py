@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from contract import CLOSE_S, Rig, Stopwatch, begin, outcome, read
 from contract_model import Answers, exercise, model_client
 from rigs import RIGS
 
+from mqlab.contract.rig import CLOSE_S, Rig, Stopwatch, begin, outcome, read
 from mqlab.errors import EngineDeadError
 from mqlab.types import Request, SamplingParams
 

@@ -6,14 +6,26 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 
-import contract_abort
-import contract_close
-import contract_death
-import contract_requests
 import pytest
-from contract import ALERT, PATIENT, SEEN_S, Check, Rig, ask, assert_serves, begin, outcome, outcomes, pass_time, run, settled, the_engine
 
 from mqlab.client.base import BaseClient
+from mqlab.contract import abort, close, death, requests
+from mqlab.contract.rig import (
+    ALERT,
+    PATIENT,
+    SEEN_S,
+    Check,
+    Rig,
+    ask,
+    assert_serves,
+    begin,
+    outcome,
+    outcomes,
+    pass_time,
+    run,
+    settled,
+    the_engine,
+)
 from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError
 from mqlab.topologies import make_client
 
@@ -26,13 +38,13 @@ POLL = Rig("mq-poll", partial(make_client, "mq", intake="poll"))
 @pytest.mark.parametrize(
     "check",
     [
-        contract_requests.check_ten_thousand_requests,
-        contract_requests.check_slow_reader_costs_only_its_tokens,
-        contract_abort.check_abort_at_random_moments,
-        contract_abort.check_abort_by_id,
-        contract_death.check_fatal_begin,
-        contract_death.check_kill_is_seen,
-        contract_close.check_close_of_a_frozen_engine,
+        requests.check_ten_thousand_requests,
+        requests.check_slow_reader_costs_only_its_tokens,
+        abort.check_abort_at_random_moments,
+        abort.check_abort_by_id,
+        death.check_fatal_begin,
+        death.check_kill_is_seen,
+        close.check_close_of_a_frozen_engine,
     ],
     ids=lambda check: check.__name__.removeprefix("check_"),
 )

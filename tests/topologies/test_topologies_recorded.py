@@ -5,34 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import contract_abort
-import contract_calls
-import contract_close
-import contract_death
-import contract_model_lifecycle
-import contract_requests
 import pytest
-from contract import Check, Rig, applies
 from rigs import RIGS
 
 from mqlab.client.base import BaseClient
+from mqlab.contract import abort, calls, close, death, model_lifecycle, requests
+from mqlab.contract.rig import Check, Rig, applies
 from mqlab.probes.recording import Recording
 from mqlab.wire.wiring import Wiring
 
 CHECKS = (
-    contract_requests.check_tokens_come_as_they_are_made,
-    contract_requests.check_refused_and_failed_requests_are_alone,
-    contract_requests.check_duplicate_id_is_refused,
-    contract_abort.check_abort_by_id,
-    contract_calls.check_calls_while_streams_run,
-    contract_model_lifecycle.check_live_requests_end_with_their_model,
-    contract_death.check_fatal_begin,
-    contract_close.check_close_leaves_nothing,
-    contract_close.check_close_before_start,
-    contract_close.check_close_ends_streams_and_calls,
-    contract_close.check_open_and_close_many_times,
-    contract_close.check_dropped_client_gives_all_back,
-    contract_close.check_client_dropped_after_death,
+    requests.check_tokens_come_as_they_are_made,
+    requests.check_refused_and_failed_requests_are_alone,
+    requests.check_duplicate_id_is_refused,
+    abort.check_abort_by_id,
+    calls.check_calls_while_streams_run,
+    model_lifecycle.check_live_requests_end_with_their_model,
+    death.check_fatal_begin,
+    close.check_close_leaves_nothing,
+    close.check_close_before_start,
+    close.check_close_ends_streams_and_calls,
+    close.check_open_and_close_many_times,
+    close.check_dropped_client_gives_all_back,
+    close.check_client_dropped_after_death,
 )
 LAYOUTS = [rig for rig in RIGS if rig.name in ("aio", "mq", "v1")]
 

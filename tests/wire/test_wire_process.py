@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import ended
-from waiting import until, until_sync
 
+from mqlab.contract.processes import ended
+from mqlab.contract.waiting import until, until_sync
 from mqlab.wire.liveness import ExitWatch
 from mqlab.wire.process import Child, launch
 from mqlab.wire.report import Report

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from processes import gone
-from waiting import until_sync
 
+from mqlab.contract.processes import gone
+from mqlab.contract.waiting import until_sync
 from mqlab.errors import ConfigError
 from mqlab.wire.registry import Entry, Registry, start_time
 from mqlab.wire.rundir import RunDir

@@ -7,7 +7,9 @@ import gc
 from dataclasses import replace
 
 import pytest
-from contract import (
+
+from mqlab.client.base import BaseClient
+from mqlab.contract.rig import (
     CLOSE_S,
     FAST,
     PATIENT,
@@ -29,9 +31,7 @@ from contract import (
     the_engine,
     without_collector,
 )
-from waiting import until
-
-from mqlab.client.base import BaseClient
+from mqlab.contract.waiting import until
 from mqlab.errors import ClientClosedError, MqlabError
 from mqlab.types import SamplingParams
 
@@ -229,8 +229,9 @@ async def check_close_of_a_hung_engine(rig: Rig) -> None:
 
 async def check_error_in_the_block_passes_through(rig: Rig) -> None:
     before = held()
+    client = rig.client()
     with pytest.raises(ZeroDivisionError):
-        async with rig.client() as client:
+        async with client:
             await begin(client, ask("a"))
             raise ZeroDivisionError
     assert isinstance(await outcome(client.check()), ClientClosedError)
@@ -242,9 +243,10 @@ async def check_error_in_the_block_passes_through(rig: Rig) -> None:
 async def check_open_and_close_many_times(rig: Rig) -> None:
     before = held()
     for _ in range(5):
-        async with rig.client() as client:
+        client = rig.client()
+        async with client:
             await assert_serves(client)
-    del client
+        del client
     assert_nothing_new(before)
 
 

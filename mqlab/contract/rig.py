@@ -1,6 +1,6 @@
 """The contract of EngineClient as checks that any topology can be put through.
 
-A check is an async function of a ``Rig``; the modules ``contract_*`` hold them by theme. A rig is all that a check knows of the
+A check is an async function of a ``Rig``; the modules of this package hold them by theme. A rig is all that a check knows of the
 topology: how to make a client from a wiring, and whether the engine has a process of its own. Run one without pytest:
 
     asyncio.run(check(Rig("mine", MyClient)))
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from waiting import until
 
 from mqlab.client.base import BaseClient
-from mqlab.config import Timing
+from mqlab.config import Settings, Timing
+from mqlab.contract.waiting import until
 from mqlab.types import Delta, EngineStats, ModelInfo, Request, SamplingParams
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
@@ -175,7 +175,7 @@ async def settled(client: BaseClient, timeout: float = SEEN_S) -> EngineStats:
     return stats
 
 
-async def outcome(awaitable: Awaitable[Any], timeout: float = SEEN_S) -> BaseException | Any:
+async def outcome(awaitable: Awaitable[Any], timeout: float = SEEN_S) -> Any:
     """What an awaitable returned, or raised; within ``timeout`` seconds."""
     async with asyncio.timeout(timeout):
         return (await asyncio.gather(awaitable, return_exceptions=True))[0]
@@ -233,7 +233,7 @@ def held() -> Held:
 
 def run_folders() -> list[Path]:
     """Private folders of engines that this process launched."""
-    return list(Path(os.environ["MQLAB_RUNTIME"]).glob(f"mqlab-{os.getpid()}-*"))
+    return list(Settings.read().runtime_dir.glob(f"mqlab-{os.getpid()}-*"))
 
 
 def assert_nothing_new(before: Held) -> None:

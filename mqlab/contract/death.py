@@ -7,7 +7,10 @@ import signal
 import traceback
 from dataclasses import replace
 
-from contract import (
+from mqlab.client.base import BaseClient
+from mqlab.config import Timing
+from mqlab.contract.processes import gone
+from mqlab.contract.rig import (
     ALERT,
     CLOSE_S,
     FAST,
@@ -32,11 +35,7 @@ from contract import (
     settled,
     the_engine,
 )
-from processes import gone
-from waiting import until
-
-from mqlab.client.base import BaseClient
-from mqlab.config import Timing
+from mqlab.contract.waiting import until
 from mqlab.errors import EngineDeadError
 from mqlab.types import SamplingParams
 

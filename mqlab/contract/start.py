@@ -9,7 +9,8 @@ import traceback
 from dataclasses import replace
 
 import pytest
-from contract import (
+
+from mqlab.contract.rig import (
     CLOSE_S,
     FAST,
     SEEN_S,
@@ -25,8 +26,7 @@ from contract import (
     run_folders,
     the_engine,
 )
-from waiting import until
-
+from mqlab.contract.waiting import until
 from mqlab.errors import ClientClosedError, EngineStartError, MqlabError
 from mqlab.wire.spec import Spec
 

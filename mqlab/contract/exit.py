@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import subprocess
@@ -11,11 +10,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
-from contract import SEEN_S, Rig, assert_serves, needs
-from processes import ended
-from waiting import until
+
+from mqlab.config import Settings
+from mqlab.contract.processes import ended
+from mqlab.contract.rig import SEEN_S, Rig, assert_serves, needs
+from mqlab.contract.waiting import until
 
 # Imports are the script's own business, so that nothing of the test's world leaks into it.
 SCRIPT = """
@@ -55,7 +57,7 @@ def script(prelude: str, ending: str) -> str:
 
 
 @contextmanager
-def launched(rig: Rig, source: str, scene: str, *, from_file: bool = False, **faults: object) -> Iterator[subprocess.Popen[str]]:
+def launched(rig: Rig, source: str, scene: str, *, from_file: bool = False, **faults: Any) -> Iterator[subprocess.Popen[str]]:
     """The program as a process, its engine running, in the scene "loading" being launched, in the scene "stuck" in a step."""
     argument = pickle.dumps((rig.make, rig.wiring(echo={"device_time": 0.002}, **faults), scene)).hex()
     with tempfile.TemporaryDirectory() as folder:
@@ -90,10 +92,10 @@ async def assert_all_gone(engines: list[psutil.Process], pid: int) -> None:
 
 
 def _folders(pid: int) -> list[Path]:
-    return list(Path(os.environ["MQLAB_RUNTIME"]).glob(f"mqlab-{pid}-*"))
+    return list(Settings.read().runtime_dir.glob(f"mqlab-{pid}-*"))
 
 
-async def _signalled(rig: Rig, scene: str, how: int, **faults: object) -> None:
+async def _signalled(rig: Rig, scene: str, how: int, **faults: Any) -> None:
     with launched(rig, script(PSUTIL, WAIT), scene, **faults) as process:
         read_until_ready(process)
         engines = psutil.Process(process.pid).children()

@@ -7,9 +7,23 @@ import contextlib
 import random
 
 import pytest
-from contract import Rig, ask, assert_serves, begin, echo_of, every_codec, needs, outcome, outcomes, read, run, settled, the_engine
 
 from mqlab.client.base import BaseClient
+from mqlab.contract.rig import (
+    Rig,
+    ask,
+    assert_serves,
+    begin,
+    echo_of,
+    every_codec,
+    needs,
+    outcome,
+    outcomes,
+    read,
+    run,
+    settled,
+    the_engine,
+)
 from mqlab.errors import EngineDeadError
 from mqlab.types import EngineStats, SamplingParams
 

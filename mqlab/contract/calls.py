@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from contract import Rig, ask, assert_serves, begin, every_codec, needs, outcome, outcomes, read, run
 
+from mqlab.contract.rig import Rig, ask, assert_serves, begin, every_codec, needs, outcome, outcomes, read, run
 from mqlab.errors import CallError, CallTimeout
 from mqlab.types import SamplingParams
 

@@ -7,10 +7,10 @@ import math
 from array import array
 
 import pytest
-from contract import Rig, ask, assert_serves, begin, echo_of, every_codec, needs, outcome, settled
 
 from mqlab.client.base import BaseClient
 from mqlab.client.embed import embed
+from mqlab.contract.rig import Rig, ask, assert_serves, begin, echo_of, every_codec, needs, outcome, settled
 from mqlab.errors import InvalidRequest, RequestFailed
 from mqlab.logprobs import Logprobs
 from mqlab.types import Delta, Embedding, Pooling, PoolingKind, Request, SamplingParams

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from contract import ENDLESS, Rig, ask, assert_serves, begin, echo_of, every_codec, outcome, outcomes, read, run, settled
 
 from mqlab.client.base import BaseClient
+from mqlab.contract.rig import ENDLESS, Rig, ask, assert_serves, begin, echo_of, every_codec, outcome, outcomes, read, run, settled
 from mqlab.errors import InvalidRequest, RequestFailed
 from mqlab.types import Delta, EngineStats, Request, SamplingParams
 

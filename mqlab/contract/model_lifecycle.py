@@ -7,7 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from contract import (
+
+from mqlab.client.base import BaseClient
+from mqlab.contract.rig import (
     ALERT,
     CLOSE_S,
     SEEN_S,
@@ -29,9 +31,7 @@ from contract import (
     settled,
     the_engine,
 )
-from waiting import until
-
-from mqlab.client.base import BaseClient
+from mqlab.contract.waiting import until
 from mqlab.errors import CallError, ClientClosedError, EngineDeadError, InvalidRequest, ModelUnavailable
 from mqlab.types import SamplingParams
 
