@@ -8,11 +8,13 @@ export VENV PYTHON
 
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
-NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --timeout=300
-# Half of the suite's time is waiting, so as many tests at once as there are processors; a module's own fixtures stay in one worker.
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadgroup
-# Idle OpenMP threads that spin steal a shared core from the processes under test.
-TEST_ENV := GOMP_SPINCOUNT=1000
+NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --timeout=300 --numprocesses logical --maxprocesses 4 --dist loadfile
+# Half of the suite's time is waiting, so one test more at once than there are processors, at most 4 for they need a few GB of memory each;
+# a module's own fixtures stay in one worker, and so does a notebook.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
+PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
+# Idle OpenMP threads that spin steal a shared core from the processes under test; without bytecode each process compiles what it imports.
+TEST_ENV := GOMP_SPINCOUNT=1000 PYTHONDONTWRITEBYTECODE=
 LAB_FLAGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: demo test test-full test-browser lab lint lock clean help model

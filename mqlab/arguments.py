@@ -6,20 +6,36 @@ import argparse
 from dataclasses import fields, replace
 from typing import Any
 
+from mqlab.bench.agreement_options import AgreementConfig
+from mqlab.bench.calibrate_options import CalibrateConfig
+from mqlab.bench.capacity_options import CapacityConfig
+from mqlab.bench.codecs_options import CodecsConfig
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
 from mqlab.bench.sampler_options import SamplerConfig
 from mqlab.bench.scheduler_options import SchedulerConfig
+from mqlab.bench.seeds.options import SeedsConfig
 from mqlab.config import EngineConfig, ServerConfig, Timing
+from mqlab.contract.options import CheckConfig
 from mqlab.flags import Parser, add_config, as_flag, read_config
 from mqlab.probes.options import ProfileConfig
 from mqlab.topologies import TOPOLOGIES
+from mqlab.topologies.userfile import is_file
 
 Commands = argparse._SubParsersAction  # the type of what add_subparsers returns; argparse gives it no public name
 
 _NOTEBOOK_TOPOLOGY = "mq"
-_TOPOLOGY = {"choices": tuple(name.replace("_", "-") for name in TOPOLOGIES)}
+
+
+class _Layouts(tuple[str, ...]):
+    """Choices of a topology: names, and any .py file, of which the layout itself says what is wrong with it."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or is_file(str(name))
+
+
+_TOPOLOGY = {"choices": _Layouts(name.replace("_", "-") for name in TOPOLOGIES)}
 
 
 class _Version(argparse.Action):
@@ -42,7 +58,8 @@ def build_parser(prog: str = "mqlab", *, notebook: bool = False) -> Parser:
     if not notebook:
         parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=prog)
-    for add in (add_serve, add_ps, add_stop, add_bench, add_compare, add_profile, add_metrics, add_trace, add_fetch):
+    measuring = (add_bench, add_compare, add_calibrate, add_check, add_profile)
+    for add in (add_serve, add_ps, add_stop, *measuring, add_metrics, add_trace, add_fetch):
         add(commands, notebook)
     if notebook:
         add_attach(commands, notebook)
@@ -91,7 +108,7 @@ def add_fetch(commands: Commands, notebook: bool = False) -> Parser:
 
 
 def add_bench(commands: Commands, notebook: bool = False) -> Parser:
-    """``bench throughput | latency | sampler | scheduler | serve``: read with ``throughput_configs`` …, ``load_configs`` for serve."""
+    """``bench NAME``: read with ``throughput_configs`` …, ``agreement_configs`` for calibration, ``load_configs`` for serve."""
     bench = _add_command(commands, "bench", "BENCHMARK [options]", "Measure an engine.")
     benches = bench.add_subparsers(dest="bench", metavar="BENCHMARK", required=True, prog=bench.prog)
     throughput = _add_command(benches, "throughput", "[options]", "Tokens per second of an engine that has all its requests at once.")
@@ -107,14 +124,33 @@ def add_bench(commands: Commands, notebook: bool = False) -> Parser:
     scheduler = _add_command(benches, "scheduler", "[options]", "Microseconds of a step beside the model: scheduling, output processing.")
     add_config(scheduler, SchedulerConfig)
     add_config(scheduler, EngineConfig)
+    codecs = _add_command(benches, "codecs", "[options]", "Bytes and microseconds of an engine step's message, by codec and output.")
+    add_config(codecs, CodecsConfig)
+    capacity = _add_command(benches, "capacity", "[options]", "How much load a simulated device carries, in virtual time.")
+    add_config(capacity, CapacityConfig)
+    add_config(capacity, DatasetConfig)
+    add_config(capacity, EngineConfig)
+    calibration = _add_command(benches, "calibration", "[options]", "Whether a calibrated device keeps the real engine's time.")
+    add_config(calibration, AgreementConfig, topology=_TOPOLOGY)
+    add_config(calibration, EngineConfig)
+    add_config(calibration, Timing)
+    seeds = _add_seeds(benches)
     serve = _add_command(benches, "serve", "[options]", "Latency and throughput of a running OpenAI-compatible server under load.")
     add_config(serve, LoadConfig)
     add_config(serve, DatasetConfig)
     if notebook:
         serve.add_argument("--session", metavar="NAME", default=None, help="the session to load, instead of a server elsewhere")
-        for parser in (throughput, latency, sampler, scheduler, serve):
+        for parser in (throughput, latency, sampler, scheduler, codecs, capacity, calibration, serve, seeds):
             _add_output(parser, "result", "the result")
     return bench
+
+
+def _add_seeds(benches: Commands) -> Parser:
+    what = "The measurements of the documents that the layouts come from, made again, beside what was published."
+    parser = _add_command(benches, "seeds", "[NAME …] [options]", what)
+    parser.add_argument("names", metavar="NAME", nargs="*", help="experiments; all of them unless named, about 15 minutes")
+    add_config(parser, SeedsConfig)
+    return parser
 
 
 def add_compare(commands: Commands, notebook: bool = False) -> Parser:
@@ -127,6 +163,26 @@ def add_compare(commands: Commands, notebook: bool = False) -> Parser:
     add_config(parser, Timing)
     if notebook:
         _add_output(parser, "comparison", "the comparison")
+    return parser
+
+
+def add_check(commands: Commands, notebook: bool = False) -> Parser:
+    """``check-topology FILE.py``: read its namespace with ``check_configs``."""
+    what = "Hold a layout of your own to the contract that every layout of mqlab keeps."
+    parser = _add_command(commands, "check-topology", "FILE.py [options]", what)
+    add_config(parser, CheckConfig, positional=("topology",))
+    if notebook:
+        _add_output(parser, "verdict", "what was found")
+    return parser
+
+
+def add_calibrate(commands: Commands, notebook: bool = False) -> Parser:
+    """``calibrate``: read its namespace with ``calibrate_configs``."""
+    parser = _add_command(commands, "calibrate", "[options]", "This machine as a simulated device: sim:MODEL@NAME then runs at its speed.")
+    add_config(parser, CalibrateConfig)
+    add_config(parser, EngineConfig)
+    if notebook:
+        _add_output(parser, "calibration", "the calibration")
     return parser
 
 
@@ -220,14 +276,39 @@ def scheduler_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, Sche
     return read_config(namespace, EngineConfig), read_config(namespace, SchedulerConfig)
 
 
+def capacity_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, CapacityConfig, DatasetConfig]:
+    """The configs of a ``bench capacity`` command; raises ConfigError for a value out of its range."""
+    return read_config(namespace, EngineConfig), read_config(namespace, CapacityConfig), read_config(namespace, DatasetConfig)
+
+
+def codecs_configs(namespace: argparse.Namespace) -> tuple[CodecsConfig]:
+    """The config of a ``bench codecs`` command; raises ConfigError for a value out of its range."""
+    return (read_config(namespace, CodecsConfig),)
+
+
 def sampler_configs(namespace: argparse.Namespace) -> tuple[SamplerConfig]:
     """The config of a ``bench sampler`` command; raises ConfigError for a value out of its range."""
     return (read_config(namespace, SamplerConfig),)
 
 
+def seeds_configs(namespace: argparse.Namespace) -> tuple[list[str], SeedsConfig]:
+    """The names and the config of a ``bench seeds`` command; raises ConfigError for a value out of its range."""
+    return namespace.names, read_config(namespace, SeedsConfig)
+
+
 def load_configs(namespace: argparse.Namespace) -> tuple[LoadConfig, DatasetConfig]:
     """The configs of a ``bench serve`` command; raises ConfigError for a value out of its range."""
     return read_config(namespace, LoadConfig), read_config(namespace, DatasetConfig)
+
+
+def agreement_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, AgreementConfig, Timing]:
+    """The configs of a ``bench calibration`` command; raises ConfigError for a value out of its range."""
+    return read_config(namespace, EngineConfig), read_config(namespace, AgreementConfig), read_config(namespace, Timing)
+
+
+def calibrate_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, CalibrateConfig]:
+    """The configs of a ``calibrate`` command; raises ConfigError for a value out of its range."""
+    return read_config(namespace, EngineConfig), read_config(namespace, CalibrateConfig)
 
 
 def compare_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, CompareConfig, Timing]:
@@ -237,6 +318,11 @@ def compare_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, Compar
         ConfigError: a value is out of its range.
     """
     return read_config(namespace, EngineConfig), read_config(namespace, CompareConfig), read_config(namespace, Timing)
+
+
+def check_configs(namespace: argparse.Namespace) -> tuple[CheckConfig]:
+    """The config of a ``check-topology`` command; raises ConfigError for a value out of its range."""
+    return (read_config(namespace, CheckConfig),)
 
 
 def _add_command(commands: Commands, name: str, usage: str, description: str) -> Parser:

@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mqlab.arguments import (
+    agreement_configs,
     build_parser,
+    calibrate_configs,
+    capacity_configs,
+    check_configs,
+    codecs_configs,
     compare_configs,
     latency_configs,
     load_configs,
     sampler_configs,
     scheduler_configs,
+    seeds_configs,
     serve_configs,
     throughput_configs,
 )
@@ -192,16 +198,22 @@ def _bench(namespace: argparse.Namespace) -> Command:
 
 _BENCHES: dict[str, Callable[[argparse.Namespace], Command]] = {
     "throughput": _main(throughput_configs, "mqlab.bench.throughput"),
+    "calibration": _main(agreement_configs, "mqlab.bench.agreement"),
     "latency": _main(latency_configs, "mqlab.bench.latency"),
     "scheduler": _main(scheduler_configs, "mqlab.bench.scheduler"),
+    "codecs": _main(codecs_configs, "mqlab.bench.codecs"),
+    "capacity": _main(capacity_configs, "mqlab.bench.capacity"),
     "serve": _main(load_configs, "mqlab.bench.serve"),
     "sampler": _main(sampler_configs, "mqlab.bench.sampler"),
+    "seeds": _main(seeds_configs, "mqlab.bench.seeds.run"),
 }
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Command]] = {
     "serve": _serve,
     "fetch": _fetch,
     "bench": _bench,
+    "calibrate": _main(calibrate_configs, "mqlab.bench.calibrate"),
     "compare": _main(compare_configs, "mqlab.bench.compare"),
+    "check-topology": _main(check_configs, "mqlab.contract.suite"),
     "ps": _ps,
     "stop": _stop,
     "profile": _profile,

@@ -59,7 +59,7 @@ def _check_at_least(owner: object, low: float, *names: str) -> None:
 class EngineConfig:
     """The core: model and memory. Names are vLLM's where vLLM has them."""
 
-    model: str = option("smollm2-135m", "model name, local Hugging Face folder, GGUF file or hub id")
+    model: str = option("smollm2-135m", "model name, local Hugging Face folder, GGUF file, hub id, or sim:<model>@<device>")
     served_model_name: str | None = option(None, "name that clients use; the model's own by default")
     dtype: Dtype = option("auto", "weights and KV type; auto is float32 on a CPU", choices=("auto", "float32", "bfloat16"))
     load_format: LoadFormat = option("auto", "weights of the model, or dummy ones for its shape", choices=("auto", "dummy"))
@@ -67,7 +67,9 @@ class EngineConfig:
     block_size: int = option(16, "tokens per KV block")
     num_kv_blocks: int | None = option(None, "KV blocks; by default as many as --kv-cache-gb holds")
     kv_cache_gb: float = option(1.0, "memory for the KV cache in GiB, when --num-kv-blocks is not given")
-    gpu_memory_utilization: float | None = option(None, "share of a GPU's memory; on a CPU --kv-cache-gb sizes the KV cache")
+    gpu_memory_utilization: float | None = option(
+        None, "share of a (simulated) GPU's memory, 0.9 by default; on a CPU --kv-cache-gb sizes the KV cache"
+    )
     num_threads: int = option(0, "torch threads of the engine; 0 takes one per physical core")
     seed: int = option(0, "seed for requests that bring none")
     max_logprobs: int = option(20, "logprobs that a request may ask for; -1 sets no limit")
@@ -121,7 +123,7 @@ class EngineConfig:
     def notes(self) -> tuple[str, ...]:
         """What was asked for and will not be done, a line each, to be told to the user once."""
         share = self.gpu_memory_utilization
-        if share is None:
+        if share is None or self.model.startswith("sim:"):
             return ()
         return (f"--gpu-memory-utilization {share:g} sizes nothing on a CPU: --kv-cache-gb {self.kv_cache_gb:g} does",)
 
@@ -149,9 +151,12 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it")
-    topology: str = option("v1", "layout between client and engine")
+    topology: str = option("v1", "layout between client and engine: a name, or a .py file of your own")
     codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
     drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
+    limit_concurrency: int | None = option(
+        None, "requests that may be open at once, running or waiting, a choice of n counting as one; more get 503 and a retry hint"
+    )
     record: bool = option(True, "let the light probes write down what happens, into mqlab's cache: for dashboards, metrics, traces")
     disable_log_requests: bool = option(True, "log no requests; always on")
 
@@ -160,6 +165,7 @@ class ServerConfig:
         check(self.disable_log_requests, self, "disable_log_requests", "is not possible: requests are never logged; leave the flag out")
         check(0 <= self.port <= 65535, self, "port", "must be in [0, 65535]; 0 takes a free one")
         _check_at_least(self, 0, "drain_timeout")
+        check(self.limit_concurrency is None or self.limit_concurrency > 0, self, "limit_concurrency", "must be above 0, or left out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +182,12 @@ class Settings:
         cache = os.environ.get("MQLAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqlab"
         runtime = Path(os.environ.get("MQLAB_RUNTIME") or "/tmp")
         return Settings(cache_dir=Path(cache), runtime_dir=runtime, openai_api_key=os.environ.get("OPENAI_API_KEY") or None)
+
+
+def environment_of_checks(runtime: Path) -> dict[str, str]:
+    """This process's environment, for a child that runs checks: with a runtime folder of its own, without what steers other pytests."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**plain, "MQLAB_RUNTIME": str(runtime)}
 
 
 def calm_openmp() -> None:

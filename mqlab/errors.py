@@ -6,7 +6,8 @@
     ├── RequestError        this request only; the engine is fine
     │   ├── InvalidRequest  refused when added            HTTP 400
     │   ├── RequestFailed   died while being processed    HTTP 500
-    │   └── ModelUnavailable  no model, or another one than it was made for    HTTP 503
+    │   ├── ModelUnavailable  no model, or another one than it was made for    HTTP 503
+    │   └── Overloaded      too many at once; nothing was sent    HTTP 503 with Retry-After
     ├── CallError           a control call failed; the engine is fine
     │   └── CallTimeout     … or did not answer in time
     ├── EngineDeadError     everything from now on; carries the first cause and the child's traceback
@@ -48,6 +49,10 @@ class RequestFailed(RequestError):
 
 class ModelUnavailable(RequestError):
     """The engine has no model just now, or another one than the request was tokenised for; it may be sent again."""
+
+
+class Overloaded(RequestError):
+    """Too many requests at once, for a limit that was set or for the layout; nothing was sent, and later it may be."""
 
 
 class CallError(MqlabError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -76,3 +77,22 @@ def join(first: Logprobs | None, second: Logprobs | None) -> Logprobs | None:
     if first is None or second is None:
         return second if first is None else first
     return first + second
+
+
+_HALF = math.log(0.5)
+
+
+def made_up(tokens: Sequence[int], count: int, vocab_size: int) -> Logprobs:
+    """Of tokens where each is the likeliest, with probability 1/2, and each following id half as likely as the one before.
+
+    Args:
+        count: of the likeliest ones; -1 means the whole vocabulary.
+    """
+    import numpy as np  # who scores nothing starts without it
+
+    width = vocab_size if count < 0 else min(count, vocab_size)
+    chosen = np.array(tokens, np.int32)[:, None]
+    likeliest = (chosen + np.arange(width, dtype=np.int32)) % vocab_size
+    logs = np.concatenate([[_HALF], _HALF * np.arange(1, width + 1)]).astype(np.float32)
+    values = np.broadcast_to(logs, (len(tokens), width + 1))
+    return Logprobs.pack(np.concatenate([chosen, likeliest], axis=1).astype(np.int32), values, np.ones(len(tokens), np.int32))

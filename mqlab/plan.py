@@ -135,6 +135,7 @@ class SampledTokens:
         logprobs: for each chunk of ``plan.sampling``, of its tokens, where asked for; None where nobody asked.
         prompts: the prompt logprobs of the chunks that are ``scored``, by row in ``plan.chunks``.
         pooled: float32 [hidden] of the chunks with ``pooling``, by row in ``plan.chunks``.
+        device_ns: that the device was busy with it, and oversleep_ns: that the wait for it was too long; 0 where nobody knows.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -142,6 +143,8 @@ class SampledTokens:
     logprobs: tuple[Logprobs | None, ...] | None = None
     prompts: Mapping[int, Logprobs] = field(default_factory=dict)
     pooled: Mapping[int, np.ndarray] = field(default_factory=dict)
+    device_ns: int = 0
+    oversleep_ns: int = 0
 
     @property
     def count(self) -> int:

@@ -83,9 +83,14 @@ Command = Request | Abort | Call
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why one request failed: ``invalid`` was refused, or contradicted itself on the way, ``failed`` died, ``unavailable`` met no model."""
+    """Why one request failed.
 
-    kind: Literal["invalid", "failed", "unavailable"]
+    Attributes:
+        kind: ``invalid`` was refused, or contradicted itself on the way, ``failed`` died, ``unavailable`` met no model, ``overloaded``
+            found too many others.
+    """
+
+    kind: Literal["invalid", "failed", "unavailable", "overloaded"]
     message: str
 
 
@@ -95,9 +100,9 @@ class Delta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     Attributes:
         tokens: new token ids only, in order.
         finish: set on the last delta of a request.
-        stop_reason: the stop token id that ended it, None for the model's own end token.
+        stop_reason: the stop token id that ended it, None for the model's own end token; the stop string, where text brings one.
         error: set with ``finish="error"``.
-        text: filled only by layouts that detokenise on the engine's side.
+        text: filled by layouts that detokenise on the way, where they have searched it for stop strings, too. Then it is all there is.
         logprobs: of ``tokens``, where asked for.
         prompt_logprobs: of the prompt's tokens from the second on, where asked for; on the request's first delta.
         embedding: of the prompt, float32 [hidden], where asked for; on its only delta.
@@ -106,7 +111,7 @@ class Delta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     id: str
     tokens: list[int]
     finish: Finish | None = None
-    stop_reason: int | None = None
+    stop_reason: int | str | None = None
     error: Failure | None = None
     text: str | None = None
     logprobs: Logprobs | None = None
@@ -187,6 +192,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         finished: ended requests by reason.
         prefix_queries: prompt tokens that were looked up in the prefix cache; prefix_hits: those found.
         drafted: tokens that were guessed by speculative decoding; accepted: those that the model confirmed.
+        device_us: that a simulated device was busy; oversleep_us: that waits for it were too long, which is no time of the engine's own.
     """
 
     stamp_ns: int = 0
@@ -203,6 +209,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hits: int = 0
     drafted: int = 0
     accepted: int = 0
+    device_us: int = 0
+    oversleep_us: int = 0
 
     @property
     def kv_usage(self) -> float:

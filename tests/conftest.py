@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ from pathlib import Path
 # Before anything imports torch, here or in a child: idle OpenMP threads must not spin on a shared core.
 os.environ["GOMP_SPINCOUNT"] = "1000"
 os.environ["OMP_NUM_THREADS"] = "1"
+# Without bytecode each of a thousand engines would compile the package anew, and so would each worker the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 from leftovers import Snapshot, snapshot
@@ -19,6 +23,7 @@ from leftovers import Snapshot, snapshot
 from mqlab.contract import MODULES
 from mqlab.contract.waiting import until_sync
 
+sys.dont_write_bytecode = False
 pytest.register_assert_rewrite(*MODULES)
 
 # A suite started in the background inherits SIGINT as ignored, and so would every process that it starts and interrupts.
@@ -38,6 +43,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep tests that share a fixture of their module in one worker, where that fixture is made once."""
     if isinstance(item, pytest.Function) and "module" in _scopes(item):
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector away from modules and tests, which stay: looking through them takes longer than most tests that collect."""
+    gc.collect()
+    gc.freeze()
 
 
 def _scopes(item: pytest.Function) -> set[str]:

@@ -32,6 +32,8 @@ def parse_cores(text: str) -> tuple[set[int], set[int]]:
 def pin(cores: str | None, pids: Mapping[str, int]) -> None:
     """Hold the processes ``front`` and ``engine``, with all their threads, to their CPUs; None leaves them free.
 
+    Any other process does a part of the front's work, and shares its CPUs.
+
     Raises:
         ConfigError: as ``parse_cores``; or both are one process and shall have different CPUs.
     """
@@ -40,7 +42,8 @@ def pin(cores: str | None, pids: Mapping[str, int]) -> None:
     front, engine = parse_cores(cores)
     if pids["front"] == pids["engine"] and front != engine:
         raise ConfigError(f"--cores={cores!r}: front and engine are one process in this layout; give both the same CPUs")
-    for pid, cpus in ((pids["front"], front), (pids["engine"], engine)):
+    for role, pid in pids.items():
+        cpus = engine if role == "engine" else front
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cpus)
 

@@ -10,10 +10,10 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from mqlab.bench.compare_options import AXES, CompareConfig
+from mqlab.bench.compare_options import AXES, SYNC, CompareConfig
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import ConfigError
-from mqlab.topologies import TOPOLOGIES, layout_options
+from mqlab.topologies import TOPOLOGIES, layout_label, layout_options
 
 CONTROL = "without probes"
 _ENGINE = {one.name: one for one in fields(EngineConfig)}
@@ -25,8 +25,11 @@ class Arm:
 
     Attributes:
         label: what it differs in.
+        topology: a layout's name, or ``sync``.
         record: where its probes write; None runs without them.
         options: of the layout, that differ from the preset.
+        http: whether its load comes over HTTP.
+        rate: requests a second; 0 hands over all at once.
     """
 
     label: str
@@ -37,16 +40,22 @@ class Arm:
     output: str
     detokenize: str
     concurrency: int
-    cores: str | None
+    cores: str | None = None
+    http: bool = False
+    rate: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
     timing: Timing = field(default_factory=Timing)
     record: Path | None = None
 
+    @property
+    def is_sync(self) -> bool:
+        """Whether it has no client: the core is stepped in a plain loop."""
+        return self.topology == SYNC
+
     def as_record(self) -> dict[str, Any]:
         """What belongs beside its numbers; ``recording`` is below the recordings of the cache."""
-        names = ("topology", "preset", "codec", "output", "detokenize", "concurrency", "cores")
         recording = None if self.record is None else "/".join(self.record.parts[-2:])
-        return {name: getattr(self, name) for name in names} | {"options": dict(self.options), "recording": recording}
+        return {name: getattr(self, name) for name in AXES} | {"options": dict(self.options), "recording": recording}
 
 
 def make_arms(engine: EngineConfig, config: CompareConfig, timing: Timing) -> list[Arm]:
@@ -95,14 +104,36 @@ def _arm(base: Arm, chosen: Mapping[str, str]) -> Arm:
     arm = replace(base, label=" ".join(_label(name, value) for name, value in chosen.items()))
     for name, value in sorted(chosen.items(), key=lambda item: (item[0] != "topology", item[0] != "preset")):
         arm = _set(arm, name, value)
-    layout_options(arm.topology, arm.preset, **arm.options)  # refuses what the layout does not have
+    return checked(arm)
+
+
+def checked(arm: Arm) -> Arm:
+    """The arm, if it can run. A process for detokenising does so where it was named, and passes tokens on where it was not.
+
+    Raises:
+        ConfigError: an unknown layout, preset or option; settings that contradict each other.
+    """
     if arm.detokenize != "none" and arm.engine.model == "echo":
-        raise ConfigError(f"--detokenize={arm.detokenize!r} needs a model with a tokenizer; echo has none")
+        raise ConfigError(f"--detokenize={arm.detokenize!r} needs a model with a tokenizer; echo has none, echo:smollm2-135m has")
+    if arm.http and (arm.is_sync or arm.detokenize == "none"):
+        why = "sync has no front" if arm.is_sync else "a server speaks text; choose --detokenize front, engine or process"
+        raise ConfigError(f"--http=True is not possible: {why}")
+    if arm.is_sync:
+        if arm.options:
+            raise ConfigError(f"topology {SYNC!r} does not take these options: {sorted(arm.options)}; it has none")
+        return arm
+    chosen = layout_options(arm.topology, arm.preset, **arm.options)  # refuses what the layout does not have
+    if hasattr(chosen, "detokenize"):
+        return replace(arm, options={**arm.options, "detokenize": arm.detokenize == "process"})
+    if arm.detokenize == "process":
+        raise ConfigError(f"--detokenize='process' needs a layout with a process for it; {arm.topology} has none")
     return arm
 
 
 def _label(name: str, value: str) -> str:
-    return value if name in ("topology", "preset", "codec", "output") else f"{name}={value}"
+    if name == "topology":
+        return layout_label(value)
+    return value if name in ("preset", "codec", "output") else f"{name}={value}"
 
 
 def _set(arm: Arm, name: str, value: str) -> Arm:
@@ -113,8 +144,7 @@ def _set(arm: Arm, name: str, value: str) -> Arm:
     if name in _ENGINE:
         typed = _typed(name, value, get_type_hints(EngineConfig)[name])
         return replace(arm, engine=replace(arm.engine, **{name: typed}))
-    layout = layout_options(arm.topology, arm.preset)
-    hints = get_type_hints(type(layout))
+    hints = {} if arm.is_sync else get_type_hints(type(layout_options(arm.topology, arm.preset)))
     if name not in hints:
         known = [*AXES, *hints]
         raise ConfigError(f"--vary {name}: no such setting; there are {', '.join(known)}, and the engine's, see 'mqlab serve --help'")

@@ -21,20 +21,21 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
-from tqdm import tqdm
 
 from mqlab.bars import progress_bar
 from mqlab.bench.affinity import parse_cores
-from mqlab.bench.arm import Answer, Run, Work, lines_of
+from mqlab.bench.arm import Answer, lines_of
+from mqlab.bench.arm_run import Run
+from mqlab.bench.arm_work import Work
 from mqlab.bench.arms import CONTROL, Arm, make_arms
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
-from mqlab.bench.local import ECHO, check_fits
+from mqlab.bench.lengths import longest
+from mqlab.bench.local import check_fits, folder_of
 from mqlab.bench.output import check_output, tell, write_output
 from mqlab.client.sync import LoopThread
-from mqlab.config import EngineConfig, Settings, Timing
+from mqlab.config import EngineConfig, Timing
 from mqlab.errors import BenchError, EngineStartError
-from mqlab.models.resolve import resolve
 from mqlab.probes.recording import begin_recording
 from mqlab.record.metadata import environment, write_meta
 from mqlab.types import ModelInfo
@@ -50,17 +51,29 @@ def compare(engine: EngineConfig, config: CompareConfig, timing: Timing | None =
         ConfigError: nothing to compare, or a setting that an arm refuses. EngineStartError: an arm never became ready.
         BenchError: an arm failed while it ran. Nothing is left running then.
     """
-    plain = make_arms(engine, config, timing or Timing())
+    return compare_arms(make_arms(engine, config, timing or Timing()), config, progress=progress)
+
+
+def compare_arms(plain: Sequence[Arm], config: CompareConfig, *, progress: bool = True, probes: bool = True) -> Comparison:
+    """Run arms of any kind against each other: the first is the baseline. Blocks; an interrupt ends every arm.
+
+    Args:
+        config: the workload, the rounds, and what is measured; its axes are the arms' own.
+        probes: let the light probes record.
+
+    Raises:
+        ModelError, EngineStartError, BenchError: as ``compare``.
+    """
     for arm in plain:
         _check(arm)
-    arms = _all_arms(plain, control=config.control)
+    arms = _all_arms(plain, control=config.control) if probes else list(plain)
     thread = LoopThread("mqlab-compare")
     try:
         seed = secrets.randbits(31)
         runs = thread.run(_run(arms, config, seed, progress))
     finally:
         thread.close()
-    meta = {"seed": seed, "engine": asdict(engine), "arms": [arm.as_record() for arm in arms], **environment()}
+    meta = {"seed": seed, "engine": asdict(plain[0].engine), "arms": [arm.as_record() for arm in arms], **environment()}
     return Comparison([arm.label for arm in arms], runs, config, meta)
 
 
@@ -85,8 +98,7 @@ def _check(arm: Arm) -> None:
     """Find out before any engine starts what would keep this arm's from starting; a model that is not here is fetched."""
     if arm.cores is not None:
         parse_cores(arm.cores)
-    if arm.engine.model != ECHO:
-        resolve(arm.engine.model, Settings.read().cache_dir, load_format=arm.engine.load_format)
+    folder_of(arm.engine)
 
 
 def _all_arms(plain: Sequence[Arm], *, control: bool) -> list[Arm]:
@@ -108,39 +120,63 @@ def _recording(folder: Path, number: int, arm: Arm) -> Path:
 async def _run(arms: Sequence[Arm], config: CompareConfig, seed: int, progress: bool) -> list[list[Run]]:
     """Runs by arm, in the order of the rounds."""
     async with contextlib.AsyncExitStack() as stack:
-        with progress_bar("starting", total=len(arms), unit="arm", shown=progress) as bar:
-            processes = [await _started(stack, arm, config, bar) for arm in arms]
-        for process in processes:
-            await process.run(_work(config, seed, min(8, config.num_prompts), min(8, config.output_len)))
+        processes = [] if config.alone else await _all_started(stack, arms, config, seed, progress)
         runs: list[list[Run]] = [[] for _ in arms]
         with progress_bar("comparing", total=len(arms) * config.rounds, unit="run", shown=progress) as bar:
             for round_number in range(config.rounds):
-                work = _work(config, seed + 1 + round_number, config.num_prompts, config.output_len)
                 for place in range(len(arms)):
                     # Each round begins with another arm, so that none always runs behind the same one.
                     number = (place + round_number) % len(arms)
-                    bar.set_postfix_str(processes[number].label)
-                    runs[number].append(await processes[number].run(work))
+                    arm, work = arms[number], _work(config, arms[number], seed + 1 + round_number)
+                    bar.set_postfix_str(arm.label)
+                    runs[number].append(await (_run_alone(arm, config, seed, work) if config.alone else processes[number].run(work)))
                     bar.update()
         for process in processes:
             process.dismiss()
         return runs
 
 
-def _work(config: CompareConfig, seed: int, num_prompts: int, output_len: int) -> Work:
-    return Work(seed, num_prompts, config.input_len, output_len, config.prefix_len)
+async def _all_started(
+    stack: contextlib.AsyncExitStack, arms: Sequence[Arm], config: CompareConfig, seed: int, progress: bool
+) -> list[ArmProcess]:
+    """Every arm's process, up and warm."""
+    processes = []
+    with progress_bar("starting", total=len(arms), unit="arm", shown=progress) as bar:
+        for arm in arms:
+            bar.set_postfix_str(arm.label)
+            processes.append(await _started(stack, arm, config))
+            bar.update()
+    for process, arm in zip(processes, arms, strict=True):
+        await process.run(_warm_up(config, arm, seed))
+    return processes
 
 
-async def _started(stack: contextlib.AsyncExitStack, arm: Arm, config: CompareConfig, bar: tqdm) -> ArmProcess:
-    bar.set_postfix_str(arm.label)
-    process = await stack.enter_async_context(_launched(arm))
-    check_fits(config.input_len, config.output_len, await process.ready())
-    bar.update()
+async def _run_alone(arm: Arm, config: CompareConfig, seed: int, work: Work) -> Run:
+    """One run in a process that lives for it."""
+    async with contextlib.AsyncExitStack() as stack:
+        process = await _started(stack, arm, config)
+        await process.run(_warm_up(config, arm, seed))
+        return await process.run(work)
+
+
+def _work(config: CompareConfig, arm: Arm, seed: int) -> Work:
+    return Work(seed, config.num_prompts, *config.mean_lengths, config.prefix_len, config.lengths, arm.rate)
+
+
+def _warm_up(config: CompareConfig, arm: Arm, seed: int) -> Work:
+    work = _work(config, arm, seed)
+    few = {"num_prompts": min(8, work.num_prompts), "output_len": min(8, work.output_len)}
+    return msgspec.structs.replace(work, **few, lengths="fixed", rate=0.0)
+
+
+async def _started(stack: contextlib.AsyncExitStack, arm: Arm, config: CompareConfig) -> ArmProcess:
+    process = await stack.enter_async_context(launched(arm))
+    check_fits(*longest(config.lengths, *config.mean_lengths), await process.ready())
     return process
 
 
 @contextlib.asynccontextmanager
-async def _launched(arm: Arm) -> AsyncIterator[ArmProcess]:
+async def launched(arm: Arm) -> AsyncIterator[ArmProcess]:
     """An arm's process, ended on the way out."""
     reading, writing = os.pipe()
     # A pipe of its own for the answers: whatever the interpreter or a library prints, it is not one of them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from mqlab.bench.arm import Run
+from mqlab.bench.arm_run import NO_DIGESTS, Run, without_digests
 from mqlab.bench.arms import CONTROL
 from mqlab.bench.compare_options import METRICS, CompareConfig
 from mqlab.bench.reuse import Reuse, warm_warning
+from mqlab.bench.run_facts import busy_load, late_device, remarks
 from mqlab.bench.show import foreign_warning
+from mqlab.probes.recording import recordings_root
 from mqlab.record.plot import SKY, VERMILION, Plot, subplots
 from mqlab.record.stats import DRIFT_LIMIT, Interval, bootstrap_ci, bootstrap_ratio, drift, drifts
+from mqlab.record.trace import Trace
 
 if TYPE_CHECKING:
     import pandas
@@ -70,7 +74,7 @@ class Comparison:
     @staticmethod
     def of_record(record: dict[str, Any]) -> Comparison:
         """The comparison that ``as_record`` described."""
-        runs = {label: [msgspec.convert({"outputs": [], **run}, Run) for run in runs] for label, runs in record["runs"].items()}
+        runs = {label: [msgspec.convert({**NO_DIGESTS, **run}, Run) for run in runs] for label, runs in record["runs"].items()}
         return Comparison(list(runs), list(runs.values()), CompareConfig(**record["config"]), record["meta"], record["differing"])
 
     # --- figures
@@ -80,6 +84,18 @@ class Comparison:
         name = metric or self.config.metric
         base = _values(self.runs[self.baseline], name)
         return [self._row(label, runs, name, base) for label, runs in self.runs.items()]
+
+    def ratio(self, over: str, under: str, metric: str | None = None) -> Interval:
+        """How many times the figure of ``under`` that of ``over`` is, with its interval from paired rounds; NaN where a figure is 0."""
+        name = metric or self.config.metric
+        values, base = _values(self.runs[over], name), _values(self.runs[under], name)
+        if not (values.all() and base.all()):
+            return Interval(math.nan, math.nan, math.nan, self.config.confidence)
+        return bootstrap_ratio(values, base, confidence=self.config.confidence)
+
+    def value(self, arm: str, metric: str | None = None) -> Interval:
+        """An arm's median, with its interval."""
+        return bootstrap_ci(_values(self.runs[arm], metric or self.config.metric), confidence=self.config.confidence)
 
     def probe_cost(self) -> Interval | None:
         """Share of the baseline's tokens/s that its probes cost, from its runs beside those without; None without a control."""
@@ -103,21 +119,20 @@ class Comparison:
     @property
     def void(self) -> list[str]:
         """Why nothing may be concluded; empty where it may."""
-        wrong = [f"{label} in {count}" for label, count in self.differing().items() if count]
-        of = self.config.num_prompts * len(self.runs[self.baseline])
-        differ = [f"outputs differ from the baseline's: {', '.join(wrong)} of {of} requests"] if wrong else []
-        nothing = [label for label, runs in self.runs.items() if not _values(runs, self.config.metric).all()]
-        short = (
-            f"{METRICS[self.config.metric]}: 0 in a run of {', '.join(nothing)}, which is too short: raise --num-prompts or --output-len"
-        )
-        return [*differ, *([short] if nothing else [])]
+        late = [] if self.config.metric == "memory_mb" else late_device(self.runs)
+        return [*self._differ(), *self._too_short(), *late, *busy_load(self.runs)]
 
     @property
     def warnings(self) -> list[str]:
         """What speaks against the figures without voiding them."""
         values = _values(self.runs[self.baseline], self.config.metric)
         foreign = float(np.median([run.foreign for runs in self.runs.values() for run in runs]))
-        return [*_drift_warning(values), *self._few_rounds(len(values)), *self._warm(), *foreign_warning(foreign)]
+        return [*_drift_warning(values), *self._few_rounds(len(values)), *self._warm(), *self._shared(), *foreign_warning(foreign)]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What explains the figures; see ``mqlab.bench.run_facts``."""
+        return remarks(self.runs)
 
     @property
     def verdict(self) -> str:
@@ -140,6 +155,16 @@ class Comparison:
 
     # --- exports
 
+    @property
+    def trace(self) -> Trace | None:
+        """What the probes recorded of all arms, while mqlab's cache still has it; None where none were on.
+
+        Raises:
+            TraceError: the recordings are gone, or damaged.
+        """
+        recordings = [arm["recording"] for arm in self.meta["arms"] if arm["recording"] is not None]
+        return Trace.merge(Trace.of(recordings_root() / recording) for recording in recordings) if recordings else None
+
     def to_pandas(self) -> pandas.DataFrame:
         """One row a run: arm, round and every figure."""
         import pandas
@@ -147,9 +172,11 @@ class Comparison:
         rows = []
         for label, runs in self._all_runs().items():
             for number, run in enumerate(runs):
-                figures = _without_outputs(run)
+                figures = without_digests(run)
                 cpu = {f"cpu_{who}": share for who, share in figures.pop("cpu").items()}
-                rows.append({"arm": label, "round": number, **figures, **figures.pop("reuse"), **cpu})
+                pss = {f"pss_mb_{who}": size for who, size in figures.pop("pss_mb").items()}
+                flat = figures.pop("reuse") | figures.pop("device") | cpu | pss
+                rows.append({"arm": label, "round": number, **figures, **flat})
         return pandas.DataFrame(rows)
 
     def as_record(self) -> dict[str, Any]:
@@ -164,7 +191,7 @@ class Comparison:
             "rows": [asdict(row) for row in self.rows()],
             "probe_cost": asdict(cost) if cost else None,
             "config": asdict(self.config),
-            "runs": {label: [_without_outputs(run) for run in runs] for label, runs in self._all_runs().items()},
+            "runs": {label: [without_digests(run) for run in runs] for label, runs in self._all_runs().items()},
             "meta": self.meta,
         }
 
@@ -198,10 +225,11 @@ class Comparison:
     def _repr_html_(self) -> str:
         cells = "".join(
             f'<tr><td style="text-align:left">{escape(row.arm)}</td><td>{escape(str(row.value))}</td><td>{escape(_times(row.ratio))}</td>'
-            f"<td>{escape(', '.join(f'{who} {share:.2f}' for who, share in row.cpu.items()))}</td><td>{row.foreign:.0%}</td></tr>"
+            f"<td>{escape(', '.join(f'{who} {share:.2f}' for who, share in row.cpu.items()))}</td>"
+            f"<td>{self.value(row.arm, 'memory_mb').value:,.0f}</td><td>{row.foreign:.0%}</td></tr>"
             for row in self.rows()
         )
-        names = ("arm", METRICS[self.config.metric], f"× {self.baseline}", "CPUs used", "others' share")
+        names = ("arm", METRICS[self.config.metric], f"× {self.baseline}", "CPUs used", "memory (PSS), MB", "others' share")
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
         notes = "".join(f"<br>{escape(note)}" for note in self._notes())
         return f"<p><strong>{escape(self.verdict)}</strong>{notes}</p><table><tr>{head}</tr>{cells}</table>"
@@ -223,6 +251,16 @@ class Comparison:
         ratio = row.ratio.value if row and row.ratio else 1.0
         return -ratio if self.config.metric in _MORE_IS_BETTER else ratio
 
+    def _differ(self) -> list[str]:
+        wrong = [f"{label} in {count}" for label, count in self.differing().items() if count]
+        of = self.config.num_prompts * len(self.runs[self.baseline])
+        return [f"outputs differ from the baseline's: {', '.join(wrong)} of {of} requests"] if wrong else []
+
+    def _too_short(self) -> list[str]:
+        nothing = [label for label, runs in self.runs.items() if not _values(runs, self.config.metric).all()]
+        remedy = "which is too short: raise --num-prompts or --output-len"
+        return [f"{METRICS[self.config.metric]}: 0 in a run of {', '.join(nothing)}, {remedy}"] if nothing else []
+
     def _few_rounds(self, rounds: int) -> list[str]:
         """The range of n runs holds the true median in all but 2 of 2ⁿ cases, and no interval is wider."""
         holds = 1 - 2 * 0.5**rounds
@@ -236,16 +274,17 @@ class Comparison:
         shares = [one.cached_share or 0.0 for one in self.reuse().values()]
         return warm_warning(max(shares), "prefix" if self.config.prefix_len else "random", "an engine's")
 
+    def _shared(self) -> list[str]:
+        if self.config.metric != "memory_mb" or self.config.alone:
+            return []
+        return ["a page that several arms hold counts to each in part: add --alone for what an arm holds by itself"]
+
     def _notes(self) -> list[str]:
         cost = self.probe_cost()
         probes = [f"probes cost {cost.value:.1%} [{cost.low:.1%}, {cost.high:.1%}] of {self.baseline}'s tokens/s"] if cost else []
         same = [] if self.void else ["all arms gave the same tokens"]
         reused = [f"{label}: {one}" for label, one in self.reuse().items() if str(one)]
-        return [*same, *reused, *probes, *(f"warning: {warning}" for warning in self.warnings)]
-
-
-def _without_outputs(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.to_builtins(run).items() if name != "outputs"}
+        return [*same, *reused, *self.remarks, *probes, *(f"warning: {warning}" for warning in self.warnings)]
 
 
 def _values(runs: Sequence[Run], metric: str) -> np.ndarray:
@@ -253,7 +292,9 @@ def _values(runs: Sequence[Run], metric: str) -> np.ndarray:
 
 
 def _differing(run: Run, base: Run) -> int:
-    return sum(one != other for one, other in zip(run.outputs, base.outputs, strict=True))
+    """By their tokens where both show them, else by their texts."""
+    pairs = (run.outputs, base.outputs) if run.outputs and base.outputs else (run.texts, base.texts)
+    return sum(one != other for one, other in zip(*pairs, strict=True))
 
 
 def _drift_warning(values: np.ndarray) -> list[str]:

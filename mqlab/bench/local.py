@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +25,8 @@ from mqlab.types import ModelInfo, Request
 from mqlab.wire.wiring import Wiring
 
 ECHO = "echo"
-"""The model name that stands for no model at all: prompts come back, and the layout's own cost is measured."""
+"""The model name that stands for no model at all: prompts come back, and the layout's own cost is measured. ``echo:MODEL`` has the
+tokenizer of a model as well, so that what it says can be detokenised."""
 
 _SHOW_EVERY_S = 0.5
 
@@ -32,9 +34,34 @@ T = TypeVar("T")
 
 
 def wiring_of(engine: EngineConfig, codec: str, timing: Timing) -> Wiring:
-    """What ``engine`` describes: a real core, or with the model name ``echo`` one that answers at once."""
-    make = Wiring.echo if engine.model == ECHO else Wiring.of
-    return make(engine, codec=codec, timing=timing)
+    """What ``engine`` describes: a real core, or with the model name ``echo`` or ``echo:MODEL`` one that answers at once.
+
+    Raises:
+        ModelError: an echo shall have the tokenizer of a model that is not here.
+    """
+    if not is_echo(engine.model):
+        return Wiring.of(engine, codec=codec, timing=timing)
+    wiring = Wiring.echo(engine, codec=codec, timing=timing)
+    folder = folder_of(engine)
+    if folder is None:
+        return wiring
+    facts = {"name": engine.model, "path": str(folder), "vocab_size": Tokenizer.load(folder).vocab_size}
+    return replace(wiring, core=replace(wiring.core, kwargs={**wiring.core.kwargs, **facts}))
+
+
+def is_echo(model: str) -> bool:
+    """Whether a model's name stands for a core without a model."""
+    return model.partition(":")[0] == ECHO
+
+
+def folder_of(engine: EngineConfig) -> Path | None:
+    """Where the model, or the tokenizer of an echo, lies; fetched where it is not here. None for ``echo``.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    model = engine.model.removeprefix(f"{ECHO}:")
+    return None if model == ECHO else resolve(model, Settings.read().cache_dir, load_format=engine.load_format)
 
 
 def tokenizer_of(model: str, load_format: LoadFormat = "auto") -> Tokenizer | None:
@@ -43,7 +70,8 @@ def tokenizer_of(model: str, load_format: LoadFormat = "auto") -> Tokenizer | No
     Raises:
         ModelError: there is no such model, or no tokenizer in it.
     """
-    return None if model == ECHO else Tokenizer.load(resolve(model, Settings.read().cache_dir, load_format=load_format))
+    folder = folder_of(EngineConfig(model=model, load_format=load_format))
+    return None if folder is None else Tokenizer.load(folder)
 
 
 def encoder_of(info: ModelInfo) -> Encoder:
@@ -78,10 +106,14 @@ async def _tick(bar: Any) -> None:
         await asyncio.sleep(_SHOW_EVERY_S)
 
 
-def watch(client: EngineClient) -> CpuWatch:
-    """Who uses the processors: front, engine, others."""
-    engine = {} if client.info.pid == os.getpid() else {"engine": client.info.pid}
-    return CpuWatch({"front": os.getpid(), **engine})
+def processes(client: BaseClient) -> dict[str, int]:
+    """Process ids by role: this one, which is the front, and those that its layout has started."""
+    return {"front": os.getpid(), **client.processes}
+
+
+def watch(client: BaseClient) -> CpuWatch:
+    """Who uses the processors: front, engine and whatever else the layout has, others."""
+    return CpuWatch(processes(client))
 
 
 class Piece(Protocol):

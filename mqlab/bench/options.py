@@ -111,7 +111,7 @@ class ThroughputConfig:
     """The workload: all requests at once. Names are vLLM's."""
 
     num_prompts: int = option(64, "requests")
-    topology: str = option("inproc", "layout between client and engine")
+    topology: str = option("inproc", "layout between client and engine: a name, or a .py file of your own")
     async_engine: bool = option(False, "vLLM's spelling of --topology aio")
     codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
     tokenizer: str | None = option(None, "model whose tokenizer counts a dataset's text; the served model's by default")
@@ -146,7 +146,7 @@ class LatencyConfig:
     num_iters_warmup: int = option(2, "batches that are not counted")
     num_iters: int = option(10, "batches that are counted")
     seed: int | None = option(None, "seed of the prompts; a fresh one every run unless given, reported with the result")
-    topology: str = option("inproc", "layout between client and engine")
+    topology: str = option("inproc", "layout between client and engine: a name, or a .py file of your own")
     codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
     output_json: str | None = option(None, "write the result to this file", metavar="FILE")
 

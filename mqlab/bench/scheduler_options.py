@@ -32,7 +32,7 @@ class SchedulerConfig:
 
     def _counts(self, name: str) -> tuple[int, ...]:
         parts = getattr(self, name).split(",")
-        check(all(part.strip().isdigit() for part in parts), self, name, "must be whole numbers with commas between them")
+        check(all(part.strip().isdecimal() for part in parts), self, name, "must be whole numbers with commas between them")
         return tuple(dict.fromkeys(int(part) for part in parts))
 
     @property

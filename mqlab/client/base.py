@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import weakref
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -19,11 +20,11 @@ from typing import Any, Self
 from mqlab.client.boundary import as_exception, checked, plain_arguments
 from mqlab.client.companion import Companion
 from mqlab.client.control import Control
-from mqlab.client.slot import Slot
+from mqlab.client.mailbox import Mailbox
 from mqlab.client.streams import Streams
 from mqlab.config import Timing
 from mqlab.engine.available import check_loaded
-from mqlab.errors import CallError, CallTimeout, ClientClosedError, EngineDeadError, MqlabError
+from mqlab.errors import CallError, CallTimeout, ClientClosedError, EngineDeadError, MqlabError, Overloaded
 from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Health, Model, ModelInfo, Reply, Request, Shape, Step
 from mqlab.wire.liveness import judge
 from mqlab.wire.statspage import StatsPage
@@ -37,6 +38,7 @@ class BaseClient(Control):
         listeners: each is called when the engine's model changed, with what clients are told then; ``info`` is the new one by then.
         streams: the live streams; a probe may put its own kind in their place before the start.
         companions: live as long as the client.
+        limit: streams that may be open at once; None for no limit. A stream that was left counts until its core has ended it.
     """
 
     shape: Shape
@@ -49,6 +51,7 @@ class BaseClient(Control):
         self.streams = Streams()
         self.listeners: list[Callable[[Model], None]] = []
         self.companions: list[Companion] = []
+        self.limit: int | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._dead: Dead | None = None
@@ -123,7 +126,8 @@ class BaseClient(Control):
         try:
             await self._hand_over(request, slot)
             while True:
-                delta = slot.take_nowait() or await slot.take()
+                while (delta := slot.take_nowait()) is None:
+                    await slot.arrival()
                 if delta.error is not None:
                     raise as_exception(delta.error)
                 yield delta
@@ -185,6 +189,11 @@ class BaseClient(Control):
     def processes(self) -> dict[str, int]:
         """Process ids by role, of the processes that this layout has started; empty where all runs in this one."""
         return {}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by role, of everything that serves a request: ``front``, ``engine``, helpers; one process may have several roles."""
+        return {"front": os.getpid(), "engine": self.info.pid, **self.processes}
 
     @property
     def run_folder(self) -> Path | None:
@@ -280,9 +289,15 @@ class BaseClient(Control):
         if self._info is None:
             raise ClientClosedError("the client was not started: use 'async with' or await start()")
 
-    async def _hand_over(self, request: Request, slot: Slot) -> None:
+    def _ensure_room(self) -> None:
+        if self.limit is not None and len(self.streams) > self.limit:
+            open_now = f"{self.limit} requests are open at once, the most that may be (limit; each choice counts)"
+            raise Overloaded(f"{open_now}; send it again when some have ended")
+
+    async def _hand_over(self, request: Request, slot: Mailbox) -> None:
         try:
             self._ensure_usable()  # once more: the id may have been waited for
+            self._ensure_room()
             await self._send(request)
         except Exception:
             slot.finished = True  # the core has not got it: there is nothing to abort, and no last delta to wait for

@@ -6,14 +6,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from mqlab.errors import CallError, InvalidRequest, ModelUnavailable, RequestError, RequestFailed
+from mqlab.errors import CallError, InvalidRequest, ModelUnavailable, Overloaded, RequestError, RequestFailed
 from mqlab.types import Failure, Request
 from mqlab.wire.codecs import as_plain
 
-_RAISED: dict[Literal["invalid", "failed", "unavailable"], type[RequestError]] = {
+_RAISED: dict[Literal["invalid", "failed", "unavailable", "overloaded"], type[RequestError]] = {
     "invalid": InvalidRequest,
     "failed": RequestFailed,
     "unavailable": ModelUnavailable,
+    "overloaded": Overloaded,
 }
 _REQUEST = msgspec.msgpack.Decoder(Request)
 

@@ -56,7 +56,7 @@ class EngineClient(Protocol):
 
         Raises:
             InvalidRequest: refused; duplicate id. RequestFailed: died while processed. ModelUnavailable: no model, or another one.
-            EngineDeadError, ClientClosedError.
+            Overloaded: too many are open. EngineDeadError, ClientClosedError.
         """
         ...
 

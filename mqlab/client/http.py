@@ -23,7 +23,7 @@ from mqlab.config import Timing
 from mqlab.errors import EngineStartError
 from mqlab.types import Command, Event, Health, ModelInfo, Shape
 from mqlab.wire.native import SOCKET, FrontInfo
-from mqlab.wire.process import LOG, StopWatch, log_tail
+from mqlab.wire.process import StopWatch, log_tails
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet
 from mqlab.wire.spec import Spec
@@ -52,6 +52,11 @@ class FrontSide(BaseClient):
     def _post(self, command: Command) -> None:
         if self._channel is not None:
             self._channel.post(command)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """See BaseClient.pids: as the front tells them."""
+        return dict(self.front.pids) if self.front is not None else {}
 
     def _take_info(self, info: ModelInfo) -> None:
         super()._take_info(info)
@@ -129,7 +134,7 @@ class HttpClient(FrontSide):
 
     def log_tail(self) -> str:
         """See BaseClient.log_tail."""
-        return log_tail(self.run_folder / LOG) if self.run_folder is not None else ""
+        return log_tails(self.run_folder) if self.run_folder is not None else ""
 
     async def _stop(self) -> None:
         for task in self._tasks:

@@ -1,21 +1,21 @@
-"""A client whose core lives in a process of its own: launching it, watching it, ending it."""
+"""A client whose core lives in a process of its own, perhaps with others that help it: launching, watching, ending them."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mqlab.client.base import BaseClient, watch_loop
+from mqlab.client.watched import Watched
 from mqlab.errors import EngineStartError
 from mqlab.types import Health, ModelInfo
 from mqlab.wire.codecs import Codec
-from mqlab.wire.liveness import ExitWatch
-from mqlab.wire.process import Child, launch
-from mqlab.wire.report import Report
+from mqlab.wire.liveness import judge
+from mqlab.wire.process import ENGINE, launch, log_tails
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet, async_sockets
 from mqlab.wire.spec import Spec
@@ -31,17 +31,19 @@ class Hold:
     def __init__(self, within: Path | None) -> None:
         self.loop = asyncio.get_running_loop()
         self.run_dir = RunDir(within)
-        self.child: Child | None = None
-        self.watch: ExitWatch | None = None
+        self.children: list[Watched] = []
         self.sockets: SocketSet[Any] | None = None
         self.tasks: list[asyncio.Task[None]] = []
-        self.ready = asyncio.Event()
-        self.ended: asyncio.Future[None] = self.loop.create_future()
 
-    def end(self) -> None:
-        """The child is gone, or about to be."""
-        if not self.ended.done():
-            self.ended.set_result(None)
+    async def until_ready(self) -> None:
+        """Return when every child has said that it is ready."""
+        for one in self.children:
+            await one.ready.wait()
+
+    @property
+    def ends(self) -> set[asyncio.Future[None]]:
+        """Done, each, once its child is gone."""
+        return {one.ended for one in self.children}
 
     def release(self) -> None:
         """Give everything back; on the loop's thread, or on any once the loop has stopped. Idempotent."""
@@ -49,14 +51,10 @@ class Hold:
         if on_loop:
             for task in self.tasks:
                 task.cancel()
-        if self.watch is not None:
-            self.watch.close()
         if self.sockets is not None:
             self.sockets.close(off_loop=not on_loop)
-        if self.child is not None:
-            if not self.loop.is_closed():
-                self.loop.remove_reader(self.child.reports.fd)
-            self.child.reap()
+        for one in self.children:
+            one.release()
         self.run_dir.remove()
 
     def abandon(self) -> None:
@@ -75,7 +73,10 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class RemoteClient(BaseClient):
-    """Launches ``entry`` in a child, tells its death from its slowness, and ends it in bounded time."""
+    """Launches an engine, and its helpers if it has any; tells their death from their slowness, and ends them in bounded time.
+
+    None of them is of use without the others: when one dies, so does the client, with a cause that names which, and the rest is killed.
+    """
 
     own_process = True
     io_threads = 1
@@ -87,7 +88,6 @@ class RemoteClient(BaseClient):
         self._codec: Codec = wiring.build_codec()
         self._hold: Hold | None = None
         self._within: Path | None = None
-        self._reports: list[Report] = []
 
     # --- what a topology adds
 
@@ -95,13 +95,17 @@ class RemoteClient(BaseClient):
     def _entry(self, run_dir: RunDir) -> Spec:
         """What the child runs: a factory called with (reporter, run_dir path)."""
 
+    def _helpers(self, run_dir: RunDir) -> Mapping[str, Spec]:
+        """What other children run, by role; like ``_entry``. A hang of one that stamps its page is seen as the engine's is."""
+        return {}
+
     @abstractmethod
     def _open_before(self, sockets: SocketSet[Any], run_dir: RunDir) -> None:
-        """Open the sockets that must exist before the engine does."""
+        """Open the sockets that must exist before the children do."""
 
     @abstractmethod
     async def _handshake(self, sockets: SocketSet[Any], run_dir: RunDir) -> ModelInfo:
-        """The engine's sockets are up: open the rest and learn what the engine is."""
+        """Every child is ready: open the rest and learn what the engine is."""
 
     @abstractmethod
     def _receivers(self) -> list[Any]:
@@ -116,25 +120,26 @@ class RemoteClient(BaseClient):
     async def _start(self) -> ModelInfo:
         hold = self._hold = Hold(self._within)
         weakref.finalize(self, hold.abandon)
-        self._page = StatsPage.create(hold.run_dir.path / PAGE)
+        self._page = StatsPage.create(hold.run_dir.path / _page_name(ENGINE))
         hold.sockets = async_sockets(self._wiring.front_socket.build, io_threads=self.io_threads)
         self._open_before(hold.sockets, hold.run_dir)
-        hold.child = launch(self._entry(hold.run_dir), hold.run_dir.path, log_to_terminal=self._log_to_terminal)
-        self._watch_child(hold, hold.child)
+        # Helpers first: they are quicker to load, and then they are there when the engine wants to speak to them.
+        self._launch(hold, {**self._helpers(hold.run_dir), ENGINE: self._entry(hold.run_dir)})
         info = await self._become_ready(hold, hold.sockets)
         self._start_tasks(hold)
         return info
 
-    def _watch_child(self, hold: Hold, child: Child) -> None:
-        me = weakref.WeakMethod(self._on_exit)
-        hold.watch = ExitWatch(child, lambda: _call_weak(me))
-        reports = weakref.WeakMethod(self._on_report)
-        hold.loop.add_reader(child.reports.fd, lambda: _call_weak(reports))
+    def _launch(self, hold: Hold, entries: Mapping[str, Spec]) -> None:
+        on_exit = weakref.WeakMethod(self._on_exit)
+        for role, entry in entries.items():
+            page = None if role == ENGINE else StatsPage.create(hold.run_dir.path / _page_name(role))
+            child = launch(entry, hold.run_dir.path, role, log_to_terminal=self._log_to_terminal)
+            hold.children.append(Watched(child, lambda one: _call_weak(on_exit, one), page))
 
     async def _become_ready(self, hold: Hold, sockets: SocketSet[Any]) -> ModelInfo:
         handshake = hold.loop.create_task(self._ready_then_handshake(hold, sockets))
         try:
-            await asyncio.wait({handshake, hold.ended}, timeout=self.timing.start_timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({handshake, *hold.ends}, timeout=self.timing.start_timeout, return_when=asyncio.FIRST_COMPLETED)
             if not handshake.done():
                 raise self._start_error(hold)
             try:
@@ -145,17 +150,16 @@ class RemoteClient(BaseClient):
             handshake.cancel()
 
     def _start_error(self, hold: Hold) -> EngineStartError:
-        assert hold.child is not None
-        if not hold.ended.done():
+        ended = next((one for one in hold.children if one.ended.done()), None)
+        if ended is None:
             limit = f"the engine was not ready within {self.timing.start_timeout:g} s (start_timeout)"
-            return EngineStartError(f"{limit}; raise the limit if it was still loading", log_tail=hold.child.log_tail())
-        failed = self._failure()
-        cause = failed.cause if failed else hold.child.describe_exit()
+            return EngineStartError(f"{limit}; raise the limit if it was still loading", log_tail=log_tails(hold.run_dir.path))
+        cause = ended.cause if ended.role == ENGINE else f"{ended.role}: {ended.cause}"
         # The child's own traceback is worth more than the end of its log, which repeats it.
-        return EngineStartError(cause, hold.child.exit_code(), failed.traceback if failed else hold.child.log_tail())
+        return EngineStartError(cause, ended.child.exit_code(), ended.traceback or ended.child.log_tail())
 
     async def _ready_then_handshake(self, hold: Hold, sockets: SocketSet[Any]) -> ModelInfo:
-        await hold.ready.wait()
+        await hold.until_ready()
         return await self._handshake(sockets, hold.run_dir)
 
     def _start_tasks(self, hold: Hold) -> None:
@@ -163,37 +167,21 @@ class RemoteClient(BaseClient):
         for coroutine in [*self._receivers(), watch]:
             hold.tasks.append(hold.loop.create_task(coroutine))
 
-    # --- what the child tells
+    # --- what the children tell
 
-    def _on_report(self) -> None:
+    def _on_exit(self, one: Watched) -> None:
         hold = self._hold
-        if hold is None or hold.child is None:
+        if hold is None:
             return
-        self._reports += hold.child.reports.read()
-        if any(report.kind == "ready" for report in self._reports):
-            hold.ready.set()
-
-    def _on_exit(self) -> None:
-        hold = self._hold
-        if hold is None or hold.child is None:
-            return
-        self._on_report()
-        hold.loop.remove_reader(hold.child.reports.fd)
-        hold.end()
-        # What it sent before it died may still lie in a socket: the streams read that first.
+        # What it sent before it died may still lie in a socket, or be at a helper: the streams read that first.
         mourn = weakref.WeakMethod(self._mourn)
-        hold.loop.call_later(_LAST_OUTPUTS_S, lambda: _call_weak(mourn))
+        hold.loop.call_later(_LAST_OUTPUTS_S * len(hold.children), lambda: _call_weak(mourn, one))
 
-    def _mourn(self) -> None:
-        hold = self._hold
-        if hold is None or hold.child is None:
+    def _mourn(self, one: Watched) -> None:
+        if self._stopped:
             return
-        failed = self._failure()
-        cause = failed.cause if failed else hold.child.describe_exit()
-        self._die(f"the engine died: {cause}", failed.traceback if failed else "")
-
-    def _failure(self) -> Report | None:
-        return next((report for report in self._reports if report.kind == "failed"), None)
+        self._die(f"the {one.role} died: {one.cause}", one.traceback)
+        self._end_hung()
 
     def lose(self, error: Exception) -> None:
         """A message could not be understood: what follows cannot be trusted."""
@@ -202,23 +190,28 @@ class RemoteClient(BaseClient):
 
     def _health(self) -> Health:
         health = super()._health()
-        child = self._hold.child if self._hold is not None else None
-        stopped_s = child.stopped_for() if child is not None else 0.0
-        if health.ok and stopped_s > self.timing.stopped_limit:
-            limit = f"the limit is {self.timing.stopped_limit:g} s (stopped_limit)"
-            detail = f"the engine process has been stopped (SIGSTOP) for {stopped_s:.1f} s, {limit}"
-            return Health(state="hung", detail=detail, phase=health.phase, phase_age_s=health.phase_age_s)
+        for one in self._children if health.ok else ():
+            if (stopped_s := one.child.stopped_for()) > self.timing.stopped_limit:
+                limit = f"the limit is {self.timing.stopped_limit:g} s (stopped_limit)"
+                detail = f"the {one.role} process has been stopped (SIGSTOP) for {stopped_s:.1f} s, {limit}"
+                return Health(state="hung", detail=detail, phase=health.phase, phase_age_s=health.phase_age_s)
+            if one.page is not None and not (its := judge(one.page, self.timing, one.role)).ok:
+                return its
         return health
 
     def _end_hung(self) -> None:
-        if self._hold is not None and self._hold.child is not None:
-            self._hold.child.kill()
+        for one in self._children:
+            one.child.kill()
+
+    @property
+    def _children(self) -> list[Watched]:
+        return self._hold.children if self._hold is not None else []
 
     @property
     def processes(self) -> dict[str, int]:
-        """See BaseClient.processes."""
-        child = self._hold.child if self._hold is not None else None
-        return {} if child is None else {"engine": child.pid}
+        """See BaseClient.processes; the engine goes first."""
+        found = {one.role: one.child.pid for one in self._children}
+        return {ENGINE: found[ENGINE], **found} if ENGINE in found else found
 
     @property
     def run_folder(self) -> Path | None:
@@ -227,7 +220,7 @@ class RemoteClient(BaseClient):
 
     def log_tail(self) -> str:
         """See BaseClient.log_tail."""
-        return self._hold.child.log_tail() if self._hold is not None and self._hold.child is not None else ""
+        return log_tails(self._hold.run_dir.path) if self._hold is not None else ""
 
     # --- stop
 
@@ -235,10 +228,10 @@ class RemoteClient(BaseClient):
         hold = self._hold
         if hold is None:
             return
-        if hold.child is not None:
-            hold.child.terminate()
-            await asyncio.wait({hold.ended}, timeout=self.timing.stop_grace)
-        hold.end()
+        for one in hold.children:
+            one.child.terminate()
+        if hold.children:
+            await asyncio.wait(hold.ends, timeout=self.timing.stop_grace)
         hold.release()
         if hold.tasks:
             await asyncio.wait(hold.tasks)
@@ -247,10 +240,10 @@ class RemoteClient(BaseClient):
             self._page = None
 
 
-def _call_weak(method: weakref.WeakMethod[Any]) -> None:
+def _call_weak(method: weakref.WeakMethod[Any], one: Watched) -> None:
     strong = method()
     if strong is not None:
-        strong()
+        strong(one)
 
 
 async def feed(client: weakref.ref[Any], socket: Any, handle: Callable[[Any, bytes], Awaitable[None]]) -> None:
@@ -270,6 +263,10 @@ async def feed(client: weakref.ref[Any], socket: Any, handle: Callable[[Any, byt
         await asyncio.sleep(0)
 
 
-def page_of(run_dir: Path) -> StatsPage:
-    """The page of the engine whose run folder this is; for the engine's side."""
-    return StatsPage.open(run_dir / PAGE)
+def page_of(run_dir: Path, role: str = ENGINE) -> StatsPage:
+    """The page of the engine whose run folder this is, or of a helper; for their side."""
+    return StatsPage.open(run_dir / _page_name(role))
+
+
+def _page_name(role: str) -> str:
+    return PAGE if role == ENGINE else f"{role}.{PAGE}"

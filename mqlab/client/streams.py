@@ -4,24 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from mqlab.client.mailbox import Mailbox
 from mqlab.client.slot import Slot
 from mqlab.errors import InvalidRequest, MqlabError
 from mqlab.types import Delta, Request
 
 
 class Streams:
-    """Opens, feeds and ends slots. All methods on the event loop's thread."""
+    """Opens, feeds and ends the mailboxes of requests. All methods on the event loop's thread.
 
-    def __init__(self) -> None:
-        self._slots: dict[str, Slot] = {}
+    Where ``kind`` allows it, another thread may put deltas that end no request.
+
+    Args:
+        kind: of the mailboxes.
+    """
+
+    def __init__(self, kind: type[Mailbox] = Slot) -> None:
+        self.kind = kind
+        self._slots: dict[str, Mailbox] = {}
+
+    def __len__(self) -> int:
+        """How many there are, with those that were left and whose core has not ended them yet."""
+        return len(self._slots)
 
     @property
     def idle(self) -> bool:
         """Whether every stream has all that it will get."""
         return all(slot.finished for slot in self._slots.values())
 
-    async def open(self, request: Request) -> Slot:
-        """A slot for a new request. Waits while a request that was left early still owns the id.
+    async def open(self, request: Request) -> Mailbox:
+        """A mailbox for a new request. Waits while a request that was left early still owns the id.
 
         Raises:
             InvalidRequest: the id is running.
@@ -33,8 +45,8 @@ class Streams:
         slot = self._slots[request.id] = self._new_slot(request)
         return slot
 
-    def _new_slot(self, request: Request) -> Slot:
-        return Slot()
+    def _new_slot(self, request: Request) -> Mailbox:
+        return self.kind()
 
     def leave(self, request_id: str, last: Delta | None, *, alive: bool) -> bool:
         """Its reader goes, having been given ``last`` at last. True when the core is ``alive`` and must be told: it has not finished."""

@@ -81,11 +81,11 @@ async def check_abort_by_cancel(rig: Rig) -> None:
 async def check_abort_by_id(rig: Rig) -> None:
     async with rig.client(echo=SLOW) as client:
         readers = [asyncio.create_task(run(client, ask(f"r{i}"))) for i in range(4)]
-        other = asyncio.create_task(run(client, ask("other", params=SamplingParams(max_tokens=60))))
+        other = asyncio.create_task(run(client, ask("other", params=SamplingParams(max_tokens=30))))
         await _all_run(client, 5)
         await client.abort(f"r{i}" for i in range(4))
         assert [finish for _, finish in await outcomes(readers)] == ["abort"] * 4
-        assert await outcome(other) == (echo_of(ask(""), 60), "length")
+        assert await outcome(other) == (echo_of(ask(""), 30), "length")
         stats = await aborted(client, 4)
         assert stats.finished["length"] == 1
 
@@ -112,7 +112,7 @@ async def check_abort_on_the_first_token(rig: Rig) -> None:
 
 async def check_abort_before_intake(rig: Rig) -> None:
     """The engine is busy with a step when request and abort arrive."""
-    async with rig.client(slow_step=0.05) as client:
+    async with rig.client(slow_step=0.02) as client:
         other = await begin(client, ask("other"))
         for turns in range(8):
             reader = asyncio.create_task(run(client, ask(f"r{turns}")))
@@ -129,7 +129,7 @@ async def check_abort_before_intake(rig: Rig) -> None:
 @every_codec
 async def check_an_id_is_free_after_an_abort_at_any_moment(rig: Rig) -> None:
     """Left before its first token or after it: the next request of that id has its own tokens, never the old one's."""
-    async with rig.client(echo=SLOW) as client:
+    async with rig.client(echo={"device_time": 0.005}) as client:
         for turns in range(12):
             reader = asyncio.create_task(run(client, ask("again")))
             for _ in range(turns):

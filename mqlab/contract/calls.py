@@ -32,7 +32,7 @@ async def check_unknown_call_names_the_known(rig: Rig) -> None:
 @every_codec
 async def check_failing_calls_harm_nobody(rig: Rig) -> None:
     async with rig.client(slow_build=0, echo={"device_time": 0.005}) as client:
-        stream = await begin(client, ask("a", params=SamplingParams(max_tokens=100)))
+        stream = await begin(client, ask("a", params=SamplingParams(max_tokens=40)))
         for busy in (True, False):
             with pytest.raises(CallError, match="InjectedFault: the call was told to fail"):
                 await client.call("fail")

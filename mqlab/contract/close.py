@@ -28,6 +28,7 @@ from mqlab.contract.rig import (
     read,
     run,
     settled,
+    the_child,
     the_engine,
     without_collector,
 )
@@ -197,6 +198,23 @@ async def check_close_of_a_frozen_engine(rig: Rig) -> None:
     assert {type(error) for error in await outcomes(uses)} == {ClientClosedError}
     assert {type(await outcome(read(stream))) for stream in streams} == {ClientClosedError}
     del uses, streams
+    assert_nothing_new(before)
+
+
+@needs("helpers")
+async def check_close_of_a_frozen_helper(rig: Rig) -> None:
+    before = held()
+    for role in rig.helpers:
+        client = rig.client(echo=SLOW, timing=PATIENT)
+        await client.start()
+        reader = asyncio.create_task(run(client, ask("a")))
+        (await the_child(role)).suspend()
+        await asyncio.sleep(0)
+        watch = Stopwatch()
+        await client.close()
+        assert watch.seconds < CLOSE_S
+        assert isinstance(await outcome(reader), ClientClosedError)
+        del reader
     assert_nothing_new(before)
 
 

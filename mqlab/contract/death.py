@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mqlab.client.base import BaseClient
 from mqlab.config import Timing
-from mqlab.contract.processes import gone
+from mqlab.contract.processes import ended, gone
 from mqlab.contract.rig import (
     ALERT,
     CLOSE_S,
@@ -33,6 +33,7 @@ from mqlab.contract.rig import (
     read,
     run,
     settled,
+    the_child,
     the_engine,
 )
 from mqlab.contract.waiting import until
@@ -138,6 +139,33 @@ async def check_frozen_engine_is_seen(rig: Rig) -> None:
         assert isinstance(await outcome(reader), EngineDeadError)
 
 
+@needs("helpers")
+async def check_kill_of_a_helper_is_seen(rig: Rig) -> None:
+    """Nobody can be served without it: the client dies, and the engine with it."""
+    for role in rig.helpers:
+        async with rig.client(echo=SLOW) as client:
+            uses = [asyncio.create_task(run(client, ask(f"r{i}"))) for i in range(5)]
+            await _running(client, 5)
+            engine = await the_engine()
+            watch = Stopwatch()
+            (await the_child(role)).kill()
+            for error in await outcomes(uses):
+                assert isinstance(error, EngineDeadError) and f"the {role} died" in error.cause and "SIGKILL" in error.cause
+            await until(lambda engine=engine: ended(engine), timeout=SEEN_S)
+            assert watch.seconds < SEEN_S
+            await assert_dead(client, f"the {role} died")
+
+
+@needs("helpers")
+async def check_frozen_helper_is_seen(rig: Rig) -> None:
+    for role in rig.helpers:
+        async with rig.client() as client:
+            (await the_child(role)).suspend()
+            await _seen_dead(client)
+            await assert_dead(client, f"the {role} process has been stopped")
+            await until(lambda: all(map(gone, client.processes.values())))
+
+
 @needs("own_process")
 async def check_a_short_stop_is_not_death(rig: Rig) -> None:
     async with rig.client(echo=SLOW, timing=PATIENT) as client:
@@ -181,7 +209,7 @@ async def check_hanging_call_is_seen(rig: Rig) -> None:
 
 async def check_slow_step_is_not_death(rig: Rig) -> None:
     """A step of many health intervals, below its limit."""
-    async with rig.client(hang_step=3, hang_seconds=0.8) as client:
+    async with rig.client(hang_step=3, hang_seconds=0.4) as client:
         request = ask("a", params=SamplingParams(max_tokens=6))
         assert await run(client, request) == (echo_of(request, 6), "length")
         await assert_serves(client)
@@ -206,15 +234,15 @@ async def check_a_step_of_twenty_seconds_is_not_death(rig: Rig) -> None:
 
 
 async def check_slow_load_is_not_death(rig: Rig) -> None:
-    async with rig.client(timing=ALERT, slow_build=0.9) as client:
+    async with rig.client(timing=ALERT, slow_build=0.6) as client:
         assert (await client.check()).ok
 
 
 async def check_quiet_is_not_death(rig: Rig) -> None:
     """An engine without requests is idle for longer than any step may last."""
-    async with rig.client(timing=replace(FAST, step_limit=1)) as client:
+    async with rig.client(timing=replace(FAST, step_limit=0.5)) as client:
         await assert_serves(client)
-        await pass_time(1.5)
+        await pass_time(0.8)
         assert (await client.check()).ok
         await assert_serves(client)
 

@@ -133,7 +133,7 @@ async def check_live_requests_end_with_their_model(rig: Rig) -> None:
 async def check_failed_loads(rig: Rig) -> None:
     """What can be seen beforehand leaves the model where it is; what cannot leaves none. Either way the engine goes on."""
     async with rig.client(echo=SLOW) as client:
-        stream = await begin(client, ask("a", params=SamplingParams(max_tokens=100)))
+        stream = await begin(client, ask("a", params=SamplingParams(max_tokens=40)))
         with pytest.raises(CallError, match="no folder at '/no/such'"):
             await client.load("wrong", path="/no/such")
         with pytest.raises(CallError, match="load does not take colour; it takes async_scheduling"):

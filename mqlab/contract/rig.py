@@ -9,11 +9,12 @@ topology: how to make a client from a wiring, and whether the engine has a proce
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from mqlab.client.base import BaseClient
 from mqlab.config import Settings, Timing
 from mqlab.contract.waiting import until
 from mqlab.types import Delta, EngineStats, ModelInfo, Request, SamplingParams
+from mqlab.wire.process import ENGINE
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
@@ -53,16 +55,32 @@ class Rig:
         make: a client that is not started yet, from a wiring; picklable where scripts are to run it.
         codec: for every socket.
         own_process: the engine is a child; it can be killed, and hangs without holding the front.
+        roles: of its children, where it has any.
         sees_hangs: a step beyond its limit is noticed while it lasts.
         steps_apart: the front's loop turns while the engine steps.
+        merges: what a reader has not read yet is one delta; a layout that queues its deltas does not.
+        streams: how many it can have open at once; None for no limit of its own.
     """
 
     name: str
     make: Callable[[Wiring], BaseClient]
     codec: str = "msgpack"
     own_process: bool = True
+    roles: tuple[str, ...] = (ENGINE,)
     sees_hangs: bool = True
     steps_apart: bool = True
+    merges: bool = True
+    streams: int | None = None
+
+    @property
+    def children(self) -> int:
+        """How many processes a client launches."""
+        return len(self.roles) if self.own_process else 0
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Roles of its children beside the engine."""
+        return tuple(role for role in self.roles if role != ENGINE) if self.own_process else ()
 
     def wiring(self, *, echo: dict[str, Any] | None = None, timing: Timing = FAST, **faults: Any) -> Wiring:
         """An echo core, with faults around it where any are given; even ``slow_build=0`` brings the wrapper and its control calls."""
@@ -136,6 +154,17 @@ async def run(client: BaseClient, request: Request) -> tuple[list[int], str | No
     return await read(client.generate(request))
 
 
+async def run_all(client: BaseClient, requests: Iterable[Request], at_once: int | None) -> list[tuple[list[int], str | None]]:
+    """``run`` of each, so many at once."""
+    room = asyncio.Semaphore(at_once) if at_once else contextlib.nullcontext()
+
+    async def in_turn(request: Request) -> tuple[list[int], str | None]:
+        async with room:
+            return await run(client, request)
+
+    return await asyncio.gather(*map(in_turn, requests))
+
+
 async def begin(client: BaseClient, request: Request) -> AsyncGenerator[Delta, None]:
     """A request that has its first tokens."""
     stream = client.generate(request)
@@ -190,12 +219,13 @@ async def outcomes(awaitables: list[Any], timeout: float = SEEN_S) -> list[Any]:
 # --- what is left
 
 
-def engine_processes() -> set[psutil.Process]:
-    """Children of this process that run an engine."""
+def engine_processes(role: str = "") -> set[psutil.Process]:
+    """Children of this process that run an engine, or help one; by their role where one is named."""
     found = set()
     for child in psutil.Process().children():
         try:
-            if "mqlab.wire.boot" in child.cmdline():
+            command = child.cmdline()
+            if "mqlab.wire.boot" in command and role in ("", command[-1]):
                 found.add(child)
         except psutil.Error:
             continue
@@ -204,8 +234,13 @@ def engine_processes() -> set[psutil.Process]:
 
 async def the_engine() -> psutil.Process:
     """The one engine process, loading or serving."""
-    await until(engine_processes)
-    (process,) = engine_processes()
+    return await the_child(ENGINE)
+
+
+async def the_child(role: str) -> psutil.Process:
+    """The one child of a role."""
+    await until(lambda: engine_processes(role))
+    (process,) = engine_processes(role)
     return process
 
 

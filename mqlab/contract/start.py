@@ -24,6 +24,7 @@ from mqlab.contract.rig import (
     needs,
     outcome,
     run_folders,
+    the_child,
     the_engine,
 )
 from mqlab.contract.waiting import until
@@ -95,6 +96,19 @@ async def check_killed_while_loading(rig: Rig) -> None:
     assert "SIGKILL" in str(error) and error.exit_code == -signal.SIGKILL
     assert watch.seconds < SEEN_S
     del start
+    assert_nothing_new(before)
+
+
+@needs("helpers")
+async def check_helper_killed_while_loading(rig: Rig) -> None:
+    before = held()
+    for role in rig.helpers:
+        start = asyncio.create_task(rig.client(slow_build=60).start())
+        (await the_child(role)).kill()
+        error = await outcome(start)
+        assert isinstance(error, EngineStartError)
+        assert role in error.cause and "SIGKILL" in error.cause and error.exit_code == -signal.SIGKILL
+        del start
     assert_nothing_new(before)
 
 

@@ -7,16 +7,18 @@ from hashlib import blake2b
 from itertools import chain
 from operator import index
 from types import NoneType
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from mqlab.engine.grammar import Grammars
 from mqlab.engine.masks import drawable
 from mqlab.engine.sequence import Guide, Sequence
 from mqlab.errors import InvalidRequest
 from mqlab.params import shown
 from mqlab.types import ModelInfo, Pooling, PoolingKind, Request, SamplingParams
+
+if TYPE_CHECKING:
+    from mqlab.engine.grammar import Grammars
 
 SEED_SPAN = 2**63
 MAX_PHRASES = 1024

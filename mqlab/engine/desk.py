@@ -6,7 +6,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqlab.clock import Clock
 from mqlab.engine.admission import Admission, check_fields, derived_seed
@@ -14,7 +14,6 @@ from mqlab.engine.available import check_available
 from mqlab.engine.burst import one_by_one
 from mqlab.engine.calls import Switchboard
 from mqlab.engine.finish import verdict
-from mqlab.engine.grammar import Grammars
 from mqlab.engine.pooling import embedding
 from mqlab.engine.profile import Profiler
 from mqlab.engine.sequence import Key, Sequence
@@ -23,6 +22,9 @@ from mqlab.errors import InvalidRequest
 from mqlab.logprobs import Logprobs
 from mqlab.plan import InFlight, SampledTokens
 from mqlab.types import Call, Delta, EngineStats, Event, Failure, Finish, ModelInfo, Request, Step
+
+if TYPE_CHECKING:
+    from mqlab.engine.grammar import Grammars
 
 logger = logging.getLogger("mqlab.engine")
 
@@ -61,6 +63,7 @@ class Desk:
         self._in_flight = False
         self._marked: list[Sequence] = []
         self._arrivals = self._steps = self._prompt_tokens = self._generation_tokens = 0
+        self._device_ns = self._oversleep_ns = 0
         self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.calls: dict[str, Callable[..., Any]] = {
             "ping": lambda: True,
@@ -188,6 +191,8 @@ class Desk:
         """The oldest step came back. Tokens behind a sequence's end are dropped."""
         self._flights.popleft()
         self._steps += 1
+        self._device_ns += sampled.device_ns
+        self._oversleep_ns += sampled.oversleep_ns
         self._profiler.stepped()
         for row, logprobs in sampled.prompts.items():
             landed.flown[row].note_scores(logprobs)
@@ -216,6 +221,8 @@ class Desk:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             finished=dict(self._finished),
+            device_us=self._device_ns // 1000,
+            oversleep_us=self._oversleep_ns // 1000,
             **self._tally(),
         )
 

@@ -6,7 +6,6 @@ token by token.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from typing import Any
 from mqlab.engine.core import Core
 from mqlab.errors import ModelError
 from mqlab.plan import InFlight, SampledTokens
+from mqlab.text.current import CurrentTokenizer
 from mqlab.text.detokenizer import Detokenizer
 from mqlab.text.tokenizer import Tokenizer
 from mqlab.types import Call, Delta, Event, Model, ModelInfo, Request, Step
-
-logger = logging.getLogger("mqlab.engine")
 
 
 class DetokenizingCore:
@@ -35,8 +33,7 @@ class DetokenizingCore:
         if not core.info.path:
             raise ModelError(f"engine {core.info.name!r} names no model folder, so it has no tokenizer: use --detokenize none")
         self._core = core
-        self._tokenizer: Tokenizer | None = Tokenizer.load(Path(core.info.path))
-        self._epoch = core.info.epoch
+        self._current = CurrentTokenizer(Tokenizer.load(Path(core.info.path)), core.info.epoch)
         self._open: dict[tuple[int, str], Detokenizer] = {}
 
     @property
@@ -66,8 +63,8 @@ class DetokenizingCore:
             InvalidRequest: the core refuses it.
         """
         self._core.add(request)
-        if self._tokenizer is not None and not request.params.stop:
-            self._open[request.client, request.id] = Detokenizer(self._tokenizer, request.params)
+        if (tokenizer := self._current.tokenizer) is not None and not request.params.stop:
+            self._open[request.client, request.id] = Detokenizer(tokenizer, request.params)
 
     def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
         """End requests of a client."""
@@ -94,9 +91,8 @@ class DetokenizingCore:
             if type(event) is Step:
                 for delta in event.deltas:
                     self._fill(delta, event.client)
-            elif type(event) is Model and event.info.epoch != self._epoch:
-                self._epoch = event.info.epoch
-                self._tokenizer = _tokenizer_of(event.info)
+            elif type(event) is Model:
+                self._current.take(event.info)
         return events
 
     def _fill(self, delta: Delta, client: int) -> Delta:
@@ -106,12 +102,3 @@ class DetokenizingCore:
             if delta.finish is not None:
                 del self._open[client, delta.id]
         return delta
-
-
-def _tokenizer_of(info: ModelInfo) -> Tokenizer | None:
-    """Of a model that was loaded into a running engine, which must go on where it has none: detokenising is then left to the front."""
-    try:
-        return Tokenizer.load(Path(info.path))
-    except ModelError as error:
-        logger.warning("no text with the tokens of %s: %s", info.name, error)
-        return None

@@ -8,9 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from mqlab.clock import Clock, MonotonicClock
 from mqlab.engine.admission import capacity
@@ -22,6 +20,9 @@ from mqlab.engine.takeoff import Landed
 from mqlab.errors import ConfigError, ModelError
 from mqlab.plan import SampledTokens
 from mqlab.types import ModelInfo
+
+if TYPE_CHECKING:
+    import numpy as np
 
 HIDDEN = 8
 """Length of an embedding."""
@@ -190,6 +191,8 @@ def _is_special(sequence: Sequence) -> bool:
 
 def _state(sequence: Sequence) -> np.ndarray:
     """What a model's final hidden states would be, float32 [HIDDEN]: as ``SampledTokens.pooled`` has them."""
+    import numpy as np  # an echo that embeds nothing starts without it
+
     assert sequence.pooling is not None, "asked of those that are embedded"
     ids = np.array(sequence.tokens, np.float64)[:, None]
     states = np.cos(ids * np.arange(1, HIDDEN + 1) / HIDDEN).astype(np.float32)

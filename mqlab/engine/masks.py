@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeAlias
 
 from mqlab.errors import InvalidRequest
 from mqlab.types import ModelInfo, SamplingParams
 
-Bits = np.ndarray
+if TYPE_CHECKING:
+    import numpy as np
+
+Bits: TypeAlias = "np.ndarray"
 """uint32 [ceil(vocab / 32)]."""
 
 
 def bits(ids: Collection[int] | slice, vocab: int) -> Bits:
     """The set of ``ids``, all below ``vocab``; a slice stands for the ids in it."""
+    import numpy as np  # an engine without masks starts without it
+
     flags = np.zeros(-(-vocab // 32) * 32, bool)
     flags[ids if isinstance(ids, slice) else np.fromiter(ids, np.int64, len(ids))] = True
     return np.packbits(flags, bitorder="little").view("<u4")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 
-import psutil
-
 
 def resident() -> int:
     """Bytes of this process in memory (RSS)."""
+    import psutil  # only an engine whose model comes and goes asks
+
     return psutil.Process().memory_info().rss
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from mqlab.engine.sequence import Sequence
 
 
@@ -11,6 +9,8 @@ def embedding(sequence: Sequence) -> bytes | None:
     """float32 [hidden] of a sequence whose prompt is computed; None of one that is not embedded."""
     if sequence.pooling is None or sequence.pooled is None:
         return None
+    import numpy as np  # an engine that embeds nothing starts without it
+
     vector = sequence.pooled.astype(np.float64)
     if sequence.pooling.kind == "mean":
         vector = vector / sequence.num_prompt

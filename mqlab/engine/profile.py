@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from cProfile import Profile
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +36,8 @@ class PythonProfile:
     """
 
     def __init__(self) -> None:
+        from cProfile import Profile  # an engine that is not profiled starts without it
+
         self._profile = Profile()
         try:
             self._profile.enable()

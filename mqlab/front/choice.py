@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mqlab.front.logprobs import prompt_logprobs, token_logprobs
 from mqlab.text.detokenizer import Detokenizer
 from mqlab.text.tokenizer import Tokenizer
-from mqlab.types import Delta, Finish, Output, SamplingParams, TokenLogprob, Usage
+from mqlab.types import Delta, Output, SamplingParams, TokenLogprob, Usage
 
 
 class Tally:
@@ -37,7 +37,7 @@ class ChoiceReader:
 
     A stop string is looked for token by token, however the tokens arrive, so the token that completes it is the last one
     reported on every topology; logprobs, too, want each token's own text. Otherwise text that a delta brings is taken as it is: its
-    layout has detokenised.
+    layout has detokenised, and searched it.
 
     Args:
         request_id: of the request, common to its choices.
@@ -67,8 +67,8 @@ class ChoiceReader:
     def read(self, delta: Delta) -> Output:
         """What these new tokens add."""
         tokens, finish, reason, logprobs = delta.tokens, delta.finish, delta.stop_reason, None
-        if self.stepwise:
-            text, pieces = self._step(tokens, finish)
+        if self._wanted or (self.stepwise and delta.text is None):
+            text, pieces = self._detokenizer.push_each(tokens, finish)
             tokens = tokens[: len(pieces)]
             if self._wanted:
                 logprobs = token_logprobs(self._tokenizer, delta.logprobs, pieces)
@@ -88,19 +88,6 @@ class ChoiceReader:
             logprobs=logprobs,
             prompt_logprobs=None if self._prompt is None else self._scored_prompt(self._prompt, delta),
         )
-
-    def _step(self, tokens: Sequence[int], finish: Finish | None) -> tuple[str, list[str]]:
-        """The new text, and what each token adds to it, up to the one that completes a stop string."""
-        if not tokens:
-            return self._push(tokens, finish), []
-        shown: list[str] = []
-        pieces: list[str] = []
-        for count in range(1, len(tokens) + 1):
-            shown.append(self._push(tokens[count - 1 : count], finish if count == len(tokens) else None))
-            pieces.append(self._detokenizer.piece)
-            if self._detokenizer.stop_reason is not None:
-                break
-        return "".join(shown), pieces
 
     def _scored_prompt(self, prompt: Sequence[int], first: Delta) -> tuple[TokenLogprob | None, ...]:
         self._prompt = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from mqlab.logprobs import Logprobs
-from mqlab.text.detokenizer import IncrementalDecoder
+from mqlab.text.detokenizer import make_decoder
 from mqlab.text.tokenizer import Tokenizer
 from mqlab.types import TokenLogprob
 
@@ -26,7 +26,7 @@ def prompt_logprobs(tokenizer: Tokenizer, prompt: Sequence[int], packed: Logprob
 
 def token_texts(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     """What each token adds to the text of all of them, special tokens shown: of several that make one character the last has it."""
-    decoder = IncrementalDecoder(tokenizer, skip_special_tokens=False)
+    decoder = make_decoder(tokenizer, skip_special_tokens=False)
     texts = [decoder.push([token]) for token in ids]
     texts[-1:] = ["".join((*texts[-1:], decoder.flush()))]
     return texts

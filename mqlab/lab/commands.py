@@ -7,13 +7,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mqlab.arguments import compare_configs, latency_configs, load_configs, sampler_configs, scheduler_configs, throughput_configs
+from mqlab.arguments import (
+    agreement_configs,
+    calibrate_configs,
+    capacity_configs,
+    check_configs,
+    codecs_configs,
+    compare_configs,
+    latency_configs,
+    load_configs,
+    sampler_configs,
+    scheduler_configs,
+    seeds_configs,
+    throughput_configs,
+)
 from mqlab.bench.compare import compare
 from mqlab.bench.comparison import Comparison
 from mqlab.bench.output import check_output, write_output
+from mqlab.bench.seeds.run import seeds
 from mqlab.bench.serve import result_folder, save, serve_bench
 from mqlab.bench.serve_result import ServeResult
 from mqlab.config import Settings
+from mqlab.contract.suite import check_topology
+from mqlab.contract.verdict import Verdict
 from mqlab.errors import BenchError, ConfigError
 from mqlab.flags import read_config
 from mqlab.lab.apart import run_apart
@@ -112,18 +128,29 @@ def _end_engine(entry: Entry) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> Any:
-    """Throughput, latency, sampler and scheduler in a process of their own; load on a server, or on a session."""
+    """Those of an engine in a process of their own; load on a server, or on a session; the seeds' experiments."""
     if arguments.bench == "serve":
         return _load(arguments)
+    if arguments.bench == "seeds":
+        return seeds(*seeds_configs(arguments), progress=not arguments.quiet)
     if arguments.bench == "throughput":
         engine, config, dataset, timing = throughput_configs(arguments)
         call = Spec("mqlab.bench.throughput:throughput", {"engine": engine, "workload": config, "dataset": dataset, "timing": timing})
     elif arguments.bench == "sampler":
         (config,) = sampler_configs(arguments)
         call = Spec("mqlab.bench.sampler:sampler", {"config": config})
+    elif arguments.bench == "calibration":
+        engine, config, timing = agreement_configs(arguments)
+        call = Spec("mqlab.bench.agreement:agreement", {"engine": engine, "config": config, "timing": timing})
     elif arguments.bench == "scheduler":
         engine, config = scheduler_configs(arguments)
         call = Spec("mqlab.bench.scheduler:scheduler", {"engine": engine, "config": config})
+    elif arguments.bench == "codecs":
+        (config,) = codecs_configs(arguments)
+        call = Spec("mqlab.bench.codecs:codecs", {"config": config})
+    elif arguments.bench == "capacity":
+        engine, config, dataset = capacity_configs(arguments)
+        call = Spec("mqlab.bench.capacity:capacity", {"engine": engine, "config": config, "dataset": dataset})
     else:
         engine, config, timing = latency_configs(arguments)
         call = Spec("mqlab.bench.latency:latency", {"engine": engine, "config": config, "timing": timing})
@@ -157,6 +184,21 @@ def compare_(arguments: argparse.Namespace) -> Comparison:
     result = compare(engine, config, timing, progress=not arguments.quiet)
     write_output(config.output_json, result.as_record())
     return result
+
+
+def calibrate(arguments: argparse.Namespace) -> Any:
+    """This machine as a simulated device, timed in a process of its own."""
+    engine, config = calibrate_configs(arguments)
+    check_output(config.output_json)
+    result = run_apart(Spec("mqlab.bench.calibrate:calibrate", {"engine": engine, "config": config}), quiet=arguments.quiet)
+    write_output(config.output_json, result.as_record())
+    return result
+
+
+def check_topology_(arguments: argparse.Namespace) -> Verdict:
+    """A layout of the user's own against the contract, in processes of its own."""
+    (config,) = check_configs(arguments)
+    return check_topology(config, progress=not arguments.quiet)
 
 
 def profile(arguments: argparse.Namespace) -> Any:
@@ -200,7 +242,9 @@ COMMANDS: dict[str, Command] = {
     "ps": ps,
     "stop": stop,
     "bench": bench,
+    "calibrate": calibrate,
     "compare": compare_,
+    "check-topology": check_topology_,
     "profile": profile,
     "metrics": metrics,
     "trace": trace,

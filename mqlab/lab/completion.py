@@ -10,9 +10,10 @@ from mqlab.arguments import build_parser
 from mqlab.flags import Parser
 from mqlab.lab.registry import SESSIONS
 from mqlab.models.fetch import KNOWN
+from mqlab.topologies import TOPOLOGIES
 from mqlab.wire.registry import Registry
 
-BENCHES = ("throughput", "latency", "scheduler", "serve")
+BENCHES = ("throughput", "latency", "sampler", "scheduler", "codecs", "capacity", "calibration", "serve", "seeds")
 _FILES = ("PATH", "FILE", "FOLDER")
 
 
@@ -74,11 +75,12 @@ def _is_given(parser: argparse.ArgumentParser, rest: Sequence[str]) -> bool:
 def _values(action: argparse.Action | None, start: str) -> Iterable[str]:
     if action is None:
         return []
+    paths = _paths(start) if action.metavar in _FILES or (action.dest in ("model", "target", "topology") and "/" in start) else []
     if action.choices:
-        return [str(choice) for choice in action.choices]
-    known = {"model": list(KNOWN), "name": list(KNOWN), "session": [*SESSIONS.live()], "target": _targets()}.get(action.dest, [])
-    files = _paths(start) if action.metavar in _FILES or (action.dest in ("model", "target") and "/" in start) else []
-    return [*known, *files]
+        return [*map(str, action.choices), *paths]
+    sessions = [*SESSIONS.live()]
+    known = {"model": KNOWN, "name": KNOWN, "session": sessions, "target": _targets(), "topology": TOPOLOGIES}.get(action.dest, [])
+    return [*known, *paths]
 
 
 def _targets() -> list[str]:

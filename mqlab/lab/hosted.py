@@ -126,10 +126,8 @@ class Hosted:
         return self.client.info
 
     def pids(self) -> dict[str, int]:
-        """Its processes by role: ``front`` and ``engine``, one and the same under inproc and aio."""
-        if isinstance(self.client, FrontSide) and self.client.front is not None:
-            return dict(self.client.front.pids)
-        return {"front": os.getpid(), "engine": self.info.pid}
+        """Its processes by role: ``front`` and ``engine``, one and the same under inproc and aio, and what else its layout has."""
+        return self.client.pids
 
     @property
     def url(self) -> str | None:

@@ -36,7 +36,7 @@ class Traffic:
     Attributes:
         name: of the channel: input, output, …
         source: the process that sends. target: the one that receives.
-        depth: messages sent and not yet received.
+        depth: messages sent, by anybody who writes there, and not yet received.
         lost: the same, once nothing is under way that could still receive them: the engine has no request, and neither end moved.
     """
 
@@ -207,15 +207,21 @@ def _ratio(nanoseconds: int, counted: int) -> float | None:
 def _traffic(span: _Span, shape: Shape) -> Iterator[Traffic]:
     for edge in shape.edges:
         for source, target in ((edge.source, edge.target), (edge.target, edge.source)):
-            direction = _direction(span, edge.name, source, target)
+            direction = _direction(span, edge.name, source, target, _writers(shape, edge.name, source, target))
             forth = source == edge.source and span.has(f"socket.{edge.name}.*")
             if forth or direction.sent.messages or direction.received.messages:
                 yield direction
 
 
-def _direction(span: _Span, name: str, source: str, target: str) -> Traffic:
+def _writers(shape: Shape, name: str, source: str, target: str) -> set[str]:
+    """Who sends to a channel's receiver: some have more than one sender, and one socket that receives."""
+    return {source} | {edge.source for edge in shape.edges if (edge.name, edge.target) == (name, target)}
+
+
+def _direction(span: _Span, name: str, source: str, target: str, writers: set[str]) -> Traffic:
     sent, received = _flow(span, f"socket.{name}.sent", source), _flow(span, f"socket.{name}.received", target)
-    depth = max(sent.messages - received.messages, 0)  # the two pages are not read at one instant
+    all_sent = sum(span.total(f"socket.{name}.sent.messages", role) for role in writers)
+    depth = max(all_sent - received.messages, 0)  # the pages are not read at one instant
     at_rest = span.idle and not sent.messages_per_s and not received.messages_per_s
     return Traffic(name, source, target, sent, received, depth, depth if at_rest else 0)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from mqlab.bench.codecs_result import CodecsResult, load_codecs
 from mqlab.bench.comparison import Comparison
+from mqlab.bench.seeds.result import SeedResult, load_experiment
 from mqlab.errors import ConfigError
 from mqlab.lab.rows import rows_html, rows_text
 from mqlab.record.archive import SUFFIX as TRACE_SUFFIX
@@ -47,7 +49,7 @@ class Saved:
         return [(name, _text(value)) for name, value in self.figures.items()]
 
 
-def open_saved(path: str) -> Trace | Capture | TorchCapture | Comparison | Saved:
+def open_saved(path: str) -> Trace | Capture | TorchCapture | Comparison | SeedResult | CodecsResult | Saved:
     """Whatever mqlab, or a tool whose files it reads, wrote there.
 
     Raises:
@@ -75,7 +77,11 @@ class _Kind(msgspec.Struct):
     elapsed_time: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     request_throughput: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     us_per_running: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    typical_error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    finding: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     profiles: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    experiment: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    codecs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     traceEvents: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def has(self, *names: str) -> bool:
@@ -101,8 +107,12 @@ def _from_folder(path: Path) -> Trace | Capture:
     raise _unknown(path, "it is neither a trace, nor a recording, nor a capture")
 
 
-def _from_json(path: Path, kind: _Kind) -> Capture | TorchCapture | Comparison | Saved:
-    if kind.has("verdict", "avg_latency", "elapsed_time", "request_throughput", "us_per_running"):
+def _from_json(path: Path, kind: _Kind) -> Capture | TorchCapture | Comparison | SeedResult | CodecsResult | Saved:
+    if kind.has("experiment"):
+        return load_experiment(path)
+    if kind.has("codecs"):
+        return load_codecs(path)
+    if kind.has("verdict", "avg_latency", "elapsed_time", "request_throughput", "us_per_running", "typical_error", "finding"):
         return _result(path, comparison=kind.has("verdict"))
     if kind.has("profiles"):
         return Capture.load(path)

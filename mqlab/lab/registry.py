@@ -11,12 +11,13 @@ from mqlab.lab.session import Session
 
 @dataclass(frozen=True)
 class Served:
-    """What makes two ``serve`` commands the same."""
+    """What makes two ``serve`` commands the same; ``layout`` tells the texts of a topology in a file of the user's own apart."""
 
     config: EngineConfig
     server: ServerConfig
     timing: Timing
     detach: bool = False
+    layout: str = ""
 
 
 class Registry:

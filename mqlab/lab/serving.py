@@ -10,6 +10,7 @@ import threading
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from mqlab.arguments import serve_configs, serve_line
 from mqlab.config import ServerConfig, Settings
@@ -17,6 +18,7 @@ from mqlab.errors import ConfigError, EngineStartError
 from mqlab.lab.registry import Served
 from mqlab.lab.session import Session
 from mqlab.models.resolve import resolve
+from mqlab.topologies import layout_digest, layout_options
 from mqlab.wire.process import log_tail
 from mqlab.wire.registry import Entry, Registry
 
@@ -34,7 +36,8 @@ def served_of(arguments: argparse.Namespace) -> Served:
     if not arguments.detach:
         _check_no_port(server)
     resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)
-    return Served(config, server, timing, arguments.detach)
+    layout_options(server.topology)
+    return Served(config, server, timing, arguments.detach, layout_digest(server.topology))
 
 
 def start(served: Served, name: str) -> tuple[Session, str]:
@@ -64,7 +67,7 @@ def _detached(served: Served, name: str) -> tuple[Session, str]:
 
 def _check_no_port(server: ServerConfig) -> None:
     plain = ServerConfig()
-    for field in ("host", "port", "drain_timeout"):
+    for field in ("host", "port", "drain_timeout", "limit_concurrency"):
         if getattr(server, field) != getattr(plain, field):
             flag = "--" + field.replace("_", "-")
             raise ConfigError(
@@ -87,7 +90,7 @@ def _find_detached(served: Served) -> Entry | None:
             note = json.loads((_folder() / f"{entry.pid}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if note == {"started": entry.started, "line": _line(served)}:
+        if note == _note(entry, served):
             return entry
     return None
 
@@ -108,9 +111,13 @@ def _start_detached(served: Served) -> Entry:
         raise
     threading.Thread(target=child.wait, name=f"mqlab-server-{child.pid}", daemon=True).start()  # whose child ends is to bury it
     _tidy(folder)
-    note = json.dumps({"started": entry.started, "line": _line(served)})
-    (folder / f"{child.pid}.json").write_text(note, encoding="utf-8")
+    (folder / f"{child.pid}.json").write_text(json.dumps(_note(entry, served)), encoding="utf-8")
     return entry
+
+
+def _note(entry: Entry, served: Served) -> dict[str, Any]:
+    """What a server is known again by."""
+    return {"started": entry.started, "line": _line(served), "layout": served.layout}
 
 
 def _tidy(folder: Path) -> None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqlab.errors import ModelError
-from mqlab.model.families import FAMILIES, LAYER_TYPES, NEUTRAL, Family, family_of
+from mqlab.model.families import ACTIVATIONS, FAMILIES, LAYER_TYPES, NEUTRAL, Family, family_of
 from mqlab.model.fields import count, number
-from mqlab.model.layers import ACTIVATIONS
 from mqlab.model.rope import KINDS, Rope, context_length, read_rope, rope_fields
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mqlab.model.architecture import Architecture
 from mqlab.model.attention import AttentionRule
-from mqlab.model.layers import ACTIVATIONS, LayerNorm, Linear, Mlp, Norm, RmsNorm
+from mqlab.model.layers import LayerNorm, Linear, Mlp, Norm, RmsNorm, activation
 from mqlab.model.weights import TensorSource
 
 
@@ -41,7 +41,7 @@ def read_block(arch: Architecture, source: TensorSource, layer: int) -> Block:
     mlp = Mlp(
         up=_read_linear(source, up, arch.hidden, arch.mlp_bias),
         down=_read_linear(source, {at + names.down: arch.hidden}, arch.intermediate, arch.mlp_bias),
-        activation=ACTIVATIONS[arch.activation],
+        activation=activation(arch.activation),
         gated=len(up) == 2,
     )
     return Block(

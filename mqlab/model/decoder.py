@@ -14,7 +14,7 @@ from mqlab.model.blocks import Block, read_block, read_norm
 from mqlab.model.embedding import read_ends
 from mqlab.model.kv import LayerCache
 from mqlab.model.layers import Linear, soft_cap
-from mqlab.model.rope import rope_tables
+from mqlab.model.rope_tables import rope_tables
 from mqlab.model.weights import TensorSource
 
 

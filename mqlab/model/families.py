@@ -12,6 +12,17 @@ Config = Mapping[str, Any]
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "tanh_gelu",
+    "gelu_new": "tanh_gelu",
+    "gelu_fast": "tanh_gelu",
+    "relu": "relu",
+}
+"""By the names of config.json, a function of ``layers``; transformers has three names for gelu's tanh approximation."""
+
 NEUTRAL: dict[str, Any] = {
     "attention_bias": False,
     "mlp_bias": False,

@@ -19,7 +19,7 @@ from mqlab.model.hf_probe import NO_INTERFACE, PROBE, AttentionLayer, probe_laye
 
 @dataclass(frozen=True)
 class HfArchitecture:
-    """A model's shape, as ``mqlab.model.kv.ModelShape`` wants it.
+    """A model's shape, as ``mqlab.model.shape.ModelShape`` wants it.
 
     Attributes:
         config: what transformers read from config.json.

@@ -7,15 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mqlab.config import EngineConfig, check
-from mqlab.model.kv import ModelShape
+from mqlab.model.shape import ModelShape
 from mqlab.types import ModelInfo
 
 
-def model_info(config: EngineConfig, folder: Path, arch: ModelShape, dtype: torch.dtype, num_blocks: int) -> ModelInfo:
+def model_info(config: EngineConfig, folder: Path, arch: ModelShape, dtype: str, num_blocks: int) -> ModelInfo:
     """Limits and names of a model that is about to be served.
+
+    Args:
+        dtype: its name, such as bfloat16.
 
     Raises:
         ConfigError: max_model_len is above the model's, or the pool cannot hold a prompt and its first token.
@@ -27,7 +28,7 @@ def model_info(config: EngineConfig, folder: Path, arch: ModelShape, dtype: torc
         name=config.served_model_name or _given_name(config.model),
         path=str(folder),
         architecture=arch.name,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype,
         vocab_size=arch.vocab,
         max_model_len=max_len,
         max_prompt_len=min(max_len, pool) - 1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import psutil
@@ -13,35 +12,7 @@ from torch import Tensor
 
 from mqlab.config import EngineConfig, check
 from mqlab.errors import ConfigError
-
-
-class ModelShape(Protocol):
-    """What is known of a model before its weights are read."""
-
-    @property
-    def name(self) -> str:
-        """Its class, as config.json names it."""
-        ...
-
-    @property
-    def hidden(self) -> int:
-        """Width of its hidden states."""
-        ...
-
-    @property
-    def vocab(self) -> int:
-        """Rows of its logits."""
-        ...
-
-    @property
-    def max_len(self) -> int:
-        """Positions that it was made for."""
-        ...
-
-    @property
-    def kv_shapes(self) -> tuple[tuple[int, int], ...]:
-        """KV heads and head size of each layer."""
-        ...
+from mqlab.model.shape import ModelShape
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mqlab.model.families import ACTIVATIONS
+
 _PACK_ROWS = 32
 
 
@@ -79,16 +81,12 @@ def _tanh_gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "swish": F.silu,
-    "gelu": F.gelu,
-    "gelu_pytorch_tanh": _tanh_gelu,
-    "gelu_new": _tanh_gelu,
-    "gelu_fast": _tanh_gelu,
-    "relu": F.relu,
-}
-"""By the names of config.json; transformers has three for gelu's tanh approximation."""
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "tanh_gelu": _tanh_gelu, "relu": F.relu}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function that a key of ACTIVATIONS, a name of config.json, stands for."""
+    return _FUNCTIONS[ACTIVATIONS[name]]
 
 
 @dataclass(frozen=True)

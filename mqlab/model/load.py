@@ -19,8 +19,9 @@ from mqlab.model.decoder import Decoder
 from mqlab.model.dummy import DummyWeights
 from mqlab.model.forward import Forward
 from mqlab.model.info import model_info
-from mqlab.model.kv import ModelShape, allocate, check_memory, count_blocks
+from mqlab.model.kv import allocate, check_memory, count_blocks
 from mqlab.model.runner import TorchRunner
+from mqlab.model.shape import ModelShape
 from mqlab.model.weights import Weights
 from mqlab.models.resolve import load_config, resolve
 from mqlab.plan import Chunk, Plan
@@ -61,7 +62,8 @@ def foresee(config: EngineConfig) -> tuple[ModelInfo, ModelShape, Callable[[int]
     folder = resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)
     dtype = choose_dtype(config.dtype)
     shape, read = _find(folder, dtype, config.load_format == "dummy")
-    return model_info(config, folder, shape, dtype, count_blocks(config, shape, dtype)), shape, read
+    name = str(dtype).removeprefix("torch.")
+    return model_info(config, folder, shape, name, count_blocks(config, shape, dtype)), shape, read
 
 
 def _find(folder: Path, dtype: torch.dtype, dummy: bool) -> tuple[ModelShape, Callable[[int], Forward]]:

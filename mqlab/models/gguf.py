@@ -10,11 +10,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mqlab.models.gguf_config import generation_config, hf_config
-from mqlab.models.gguf_metadata import open_gguf
-from mqlab.models.gguf_tokenizer import build_tokenizer, tokenizer_config
-from mqlab.models.gguf_weights import write_weights
-
 CONVERTER = 2
 """Part of every cache key: raise it when the same file would convert to something else."""
 
@@ -27,6 +22,12 @@ def convert(source: Path, folder: Path, *, progress: bool = True) -> None:
     Raises:
         ModelError: not a GGUF file, or an architecture, tokenizer, tensor or setting that is not known here.
     """
+    # Here, since every command that names a model imports this module: gguf and numpy are a quarter of its start.
+    from mqlab.models.gguf_config import generation_config, hf_config
+    from mqlab.models.gguf_metadata import open_gguf
+    from mqlab.models.gguf_tokenizer import build_tokenizer, tokenizer_config
+    from mqlab.models.gguf_weights import write_weights
+
     meta = open_gguf(source)
     config = hf_config(meta)
     tokenizer = build_tokenizer(meta)

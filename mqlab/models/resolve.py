@@ -11,10 +11,12 @@ from typing import Any
 from mqlab.config import LoadFormat
 from mqlab.errors import ModelError
 from mqlab.models.cachefolder import build_once
+from mqlab.models.devices import device_file
 from mqlab.models.fetch import KNOWN, fetch
 from mqlab.models.gguf import CONVERTER, convert
 from mqlab.models.hub import from_hub
 from mqlab.models.shipped import SHIPPED, shipped_config, with_tokenizer
+from mqlab.models.simulated import Simulated, is_simulated
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FORMS = f"a known name ({', '.join(KNOWN)}), a Hugging Face folder, a .gguf file or a hub id (org/name)"
@@ -24,6 +26,8 @@ _STAND_IN = "smollm2-135m"
 
 def resolve(model: str, cache: Path, *, load_format: LoadFormat = "auto", progress: bool = True) -> Path:
     """The local folder of ``model``: a known name, a folder, a .gguf file, or a hub id where there is a network.
+
+    For a simulated model, ``sim:<model>@<device>``, that of the model whose shape it has, as with made-up weights.
 
     What looks like a path is never asked of the hub, so a wrong one fails at once.
 
@@ -36,6 +40,8 @@ def resolve(model: str, cache: Path, *, load_format: LoadFormat = "auto", progre
     Raises:
         ModelError: nothing of that name, or a folder that cannot be served; the message names what is missing.
     """
+    if is_simulated(model):
+        return _resolve_simulated(Simulated.parse(model), cache, progress)
     if load_format == "dummy":
         return resolve_dummy(model, cache, progress=progress)
     if model in KNOWN:
@@ -52,7 +58,7 @@ def resolve(model: str, cache: Path, *, load_format: LoadFormat = "auto", progre
     if model in SHIPPED:
         raise ModelError(f"{model!r} is a shape without weights; pass --load-format dummy for made-up ones, or {_FORMS}")
     shapes = ", ".join(SHIPPED)
-    raise ModelError(f"no model is known as {model!r}; pass {_FORMS}; with --load-format dummy also {shapes}")
+    raise ModelError(f"no model is known as {model!r}; pass {_FORMS}; with --load-format dummy also {shapes}, as in sim:<model>@<device>")
 
 
 def resolve_dummy(model: str, cache: Path, *, progress: bool = True) -> Path:
@@ -70,6 +76,11 @@ def resolve_dummy(model: str, cache: Path, *, progress: bool = True) -> Path:
         return resolve(model, cache, progress=progress)
     config = json.dumps(load_config(path))
     return with_tokenizer(path.resolve().name, config, resolve(_STAND_IN, cache, progress=progress), cache)
+
+
+def _resolve_simulated(name: Simulated, cache: Path, progress: bool) -> Path:
+    device_file(name.device)
+    return resolve_dummy(name.model, cache, progress=progress)
 
 
 def load_config(folder: Path) -> dict[str, Any]:

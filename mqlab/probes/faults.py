@@ -34,10 +34,12 @@ class Faults:
         fail_step: this step raises.
         fail_in: the part of it that raises.
         fail_abort: every abort raises, which is fatal to the engine.
-        hang_step: this step stays in ``wait`` for ``hang_seconds``.
+        hang_step: this step stays somewhere for ``hang_seconds``.
+        hang_in: the part of it in which it does.
         hold_gil: hangs keep the interpreter lock, as a stuck extension does: no other thread of the process runs.
         slow_step: every step's ``wait`` takes this much longer.
         slow_load: so does every part of a load, which is no step.
+        slow_add: so does adding a request, as in engines that tokenise.
         refuse: ids of requests that are refused when added.
         fail_requests: ids of requests that fail at their first token, alone.
     """
@@ -49,9 +51,11 @@ class Faults:
     fail_abort: bool = False
     hang_step: int | None = None
     hang_seconds: float = 3600.0
+    hang_in: Literal["begin", "wait", "finish"] = "wait"
     hold_gil: bool = False
     slow_step: float = 0.0
     slow_load: float = 0.0
+    slow_add: float = 0.0
     refuse: tuple[str, ...] = ()
     fail_requests: tuple[str, ...] = ()
 
@@ -115,6 +119,7 @@ class FaultyCore:
         """
         if request.id in self._faults.refuse:
             raise InvalidRequest(f"request {request.id!r} is refused as told (refuse)")
+        time.sleep(self._faults.slow_add)
         self._core.add(request)
 
     def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
@@ -143,6 +148,7 @@ class FaultyCore:
             return FaultyFlight(self._core.begin(), self._delay_load)
         self._steps += 1
         self._fail_in("begin")
+        self._hang_in("begin")
         flight = FaultyFlight(self._core.begin(), self._delay)
         self._in_flight = True
         return flight
@@ -151,6 +157,7 @@ class FaultyCore:
         """Account a step, unless it is the one to fail here."""
         if not self._core.loading:
             self._fail_in("finish")
+            self._hang_in("finish")
         self._in_flight = False
         events = [self._break(event) for event in self._core.finish(sampled)]
         deferred, self._deferred = self._deferred, []
@@ -163,11 +170,14 @@ class FaultyCore:
     def _delay(self) -> None:
         self._fail_in("wait")
         time.sleep(self._faults.slow_step)
-        if self._steps == self._faults.hang_step:
-            self._hang(self._faults.hang_seconds)
+        self._hang_in("wait")
 
     def _delay_load(self) -> None:
         time.sleep(self._faults.slow_load)
+
+    def _hang_in(self, part: str) -> None:
+        if self._steps == self._faults.hang_step and part == self._faults.hang_in:
+            self._hang(self._faults.hang_seconds)
 
     def _hang(self, seconds: float) -> None:
         if self._faults.hold_gil:

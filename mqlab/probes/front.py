@@ -39,5 +39,5 @@ def _watch(client: BaseClient, folder: Path) -> BaseClient:
     sink = Sink.of(folder, "front")
     requests = request_probe(sink)
     client.companions.append(FrontProbes(sink, requests, loop_probe(sink, requests.tick)))
-    client.streams = MeteredStreams(requests)
+    client.streams = MeteredStreams(requests, client.streams.kind)
     return client

@@ -12,7 +12,11 @@ from mqlab.record.events import MESSAGE
 
 
 class Direction(Protocol):
-    """What a socket tells of one direction. Never raises."""
+    """What the sockets of an edge tell of one direction. Never raises."""
+
+    def opened(self) -> None:
+        """One more socket is open."""
+        ...
 
     def note(self, frames: int, size: int, begin_ns: int) -> None:
         """A whole message went through, in a call that began then; 0 where that says nothing."""
@@ -37,10 +41,19 @@ class Meter:
         figures = [f"{name}.{word}" for word in ("messages", "bytes", "frames", "ns")]
         self._block = sink.block(*figures, *(f"probe.{name}.{word}" for word in ("events", "ns", "dropped")))
         self._refusals = sink.block(f"{name}.eagain")
+        self._opened = sink.block(f"{name}.sockets")
         self._log = sink.log(MESSAGE, f"{edge}.{direction}")
         self._sink = sink  # which lives as long as anything writes there
         self._cost_ns = cost_ns
-        self._messages = self._bytes = self._frames = self._ns = self._eagain = 0
+        self._messages = self._bytes = self._frames = self._ns = self._eagain = self._sockets = 0
+
+    def opened(self) -> None:
+        """See Direction.opened."""
+        try:
+            self._sockets += 1
+            self._opened.write(self._sockets)
+        except Exception as error:
+            self._drop(error)
 
     def note(self, frames: int, size: int, begin_ns: int) -> None:
         """See Direction.note."""
@@ -67,7 +80,7 @@ class Meter:
 
     def _drop(self, error: Exception) -> None:
         if self._log is not NOTHING:
-            self._log = self._block = self._refusals = dropped(self._name, error)
+            self._log = self._block = self._refusals = self._opened = dropped(self._name, error)
 
 
 def rehearse(sink: Sink) -> Callable[[], object]:

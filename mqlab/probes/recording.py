@@ -73,7 +73,12 @@ def new_recording(root: Path, name: str) -> Path:
 
 def begin_recording(name: str) -> Path | None:
     """A new recording in mqlab's cache; None, with a warning, where that cannot be written: an engine runs without one, too."""
-    return attempt("recording", lambda: new_recording(Settings.read().cache_dir.resolve() / "recordings", name), None)
+    return attempt("recording", lambda: new_recording(recordings_root(), name), None)
+
+
+def recordings_root() -> Path:
+    """Where recordings lie, in mqlab's cache."""
+    return Settings.read().cache_dir.resolve() / "recordings"
 
 
 def _in_use(folder: Path) -> bool:

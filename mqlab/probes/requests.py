@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from mqlab.client.mailbox import Mailbox
+from mqlab.client.queue import Queue
 from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
 from mqlab.probes.base import dropped
@@ -26,8 +28,8 @@ _MANY = 256  # requests that ended, and do not wait for a tick any longer
 _ENDS: dict[str, str] = {"stop": "finished", "length": "finished", "error": "failed", "abort": "aborted", "left": "aborted"}
 
 
-class MeteredSlot(Slot):
-    """A slot that knows what has come for it.
+class Metered(Mailbox):
+    """A mailbox that knows what has come for it.
 
     Attributes:
         token_ns: when each delta with tokens arrived.
@@ -66,6 +68,17 @@ class MeteredSlot(Slot):
         return FrontRow(self.id, self.arrived_ns, first, last, self.prompt_tokens, tokens, self.finish, stamps, counts)
 
 
+class MeteredSlot(Metered, Slot):
+    """A metered slot."""
+
+
+class MeteredQueue(Metered, Queue):
+    """A metered queue."""
+
+
+_METERED: dict[type[Mailbox], Callable[[Request], Metered]] = {Slot: MeteredSlot, Queue: MeteredQueue}
+
+
 class Sums(msgspec.Struct):
     """What the tokens of some requests come to; the fields are counters of ``request.``."""
 
@@ -75,7 +88,7 @@ class Sums(msgspec.Struct):
     itl_count: int = 0
     output_tokens: int = 0
 
-    def add(self, slot: MeteredSlot) -> None:
+    def add(self, slot: Metered) -> None:
         """And those of one more."""
         stamps = slot.token_ns
         if stamps:
@@ -101,16 +114,16 @@ class RequestProbe:
         )
         self._lines = sink.lines()
         self._costs = step_cost_ns, request_cost_ns
-        self._live: dict[str, MeteredSlot] = {}
-        self._ended: list[MeteredSlot] = []
+        self._live: dict[str, Metered] = {}
+        self._ended: list[Metered] = []
         self._ends: dict[str, int] = dict.fromkeys(("finished", "failed", "aborted"), 0)
         self._sums = Sums()
         self._started = self._prompt_tokens = self._deltas = 0
         self._on = True
 
-    def open(self, request: Request) -> MeteredSlot:
-        """A request came."""
-        slot = self._live[request.id] = MeteredSlot(request)
+    def open(self, request: Request, kind: type[Mailbox] = Slot) -> Metered:
+        """A request came; ``kind`` is that of its mailbox."""
+        slot = self._live[request.id] = _METERED[kind](request)
         self._started += 1
         self._prompt_tokens += slot.prompt_tokens
         return slot
@@ -144,7 +157,7 @@ class RequestProbe:
         self.tick()
         self._on = False
 
-    def _settle(self, ended: list[MeteredSlot]) -> None:
+    def _settle(self, ended: list[Metered]) -> None:
         for slot in ended:
             self._ends[_ENDS[slot.finish]] += 1
             self._deltas += len(slot.token_ns)
@@ -167,12 +180,12 @@ class RequestProbe:
 class MeteredStreams(Streams):
     """Streams that stamp what comes."""
 
-    def __init__(self, probe: RequestProbe) -> None:
-        super().__init__()
+    def __init__(self, probe: RequestProbe, kind: type[Mailbox] = Slot) -> None:
+        super().__init__(kind)
         self._probe = probe
 
-    def _new_slot(self, request: Request) -> Slot:
-        return self._probe.open(request)
+    def _new_slot(self, request: Request) -> Mailbox:
+        return self._probe.open(request, self.kind)
 
     def leave(self, request_id: str, last: Delta | None, *, alive: bool) -> bool:
         """See Streams.leave."""
@@ -204,7 +217,7 @@ def request_probe(sink: Sink) -> RequestProbe:
     return RequestProbe(sink, step_cost_ns=cost_ns(rehearse_step), request_cost_ns=cost_ns(rehearse_requests) // _TOGETHER)
 
 
-def _finish(slot: Slot, last: Delta | None) -> str:
+def _finish(slot: Mailbox, last: Delta | None) -> str:
     """How a request ended for a reader whose last delta that was: with it, by an error, or early."""
     if last is not None and last.finish is not None:
         return last.finish

@@ -50,7 +50,7 @@ def only(entries: Sequence[Entry]) -> Entry:
 
 
 def pids(entry: Entry) -> dict[str, int]:
-    """The engine's processes by role, ``front`` and ``engine``; both may be one. A front that hangs is not waited for.
+    """The engine's processes by role, ``front`` and ``engine``, which may be one, and helpers. A front that hangs is not waited for.
 
     Raises:
         ConfigError: it has just ended.
@@ -111,7 +111,8 @@ def _recorded(entry: Entry) -> dict[str, int]:
     with closing(Recording(Path(entry.recording))) as recording:
         writers = recording.processes()
     found = {writer.rpartition("-")[0]: pid for writer, pid in writers.items() if psutil.pid_exists(pid)}
-    return {role: found[role] for role in ("front", "engine")} if {"front", "engine"} <= found.keys() else {}
+    found.pop("observer", None)
+    return found if {"front", "engine"} <= found.keys() else {}
 
 
 def _told(entry: Entry) -> dict[str, int]:
@@ -131,8 +132,8 @@ def _guessed(entry: Entry) -> dict[str, int]:
     process = psutil.Process(entry.pid)
     if entry.role == "session" and process.ppid() == entry.owner_pid:
         return {"front": entry.owner_pid, "engine": entry.pid}
-    below = [child.pid for child in process.children() if "mqlab.wire.boot" in child.cmdline()]
-    return {"front": entry.pid, "engine": below[0] if below else entry.pid}
+    below = [(command[-1], child.pid) for child in process.children() if "mqlab.wire.boot" in (command := child.cmdline())]
+    return {"front": entry.pid, "engine": entry.pid, **dict(below)}
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -80,15 +80,18 @@ class MeteredSocket(zmq.Socket[bytes]):
         return frame
 
     def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:  # type: ignore[override]
-        """See zmq.Socket.recv_multipart. Its time is with the wait, where it had to."""
+        """See zmq.Socket.recv_multipart."""
         begin = monotonic_ns()
         try:
-            frames = [_recv(self, flags, copy, track)]
-            while self.getsockopt(zmq.RCVMORE):
-                frames.append(_recv(self, flags, copy, track))
+            frames = [_recv(self, flags or _DONTWAIT, copy, track)]
         except zmq.Again:
             self._received.again()
-            raise
+            if flags:
+                raise
+            frames = [_recv(self, flags, copy, track)]
+            begin = 0  # most of that was no work but waiting
+        while self.getsockopt(zmq.RCVMORE):
+            frames.append(_recv(self, flags, copy, track))
         self._received.note(len(frames), sum(map(len, frames)), begin)
         return frames
 
@@ -109,14 +112,14 @@ class MeteredAsyncSocket(zmq.asyncio.Socket):
         self._shadow_sock = MeteredSocket(shadow=self.underlying, meter=meter, kind=kind)
 
 
-def sync_class(edge: str, *, folder: Path) -> Callable[..., zmq.Socket[bytes]]:
-    """What opens the engine's socket of an edge; a plain one where the folder cannot be written."""
-    return attempt("sockets", lambda: partial(_sync_socket, meter=_meters(folder, "engine", edge)), zmq.Socket)
+def sync_class(edge: str, *, folder: Path, role: str = "engine") -> Callable[..., zmq.Socket[bytes]]:
+    """What opens the socket of an edge in an engine's process, or in that of a helper; a plain one where the folder cannot be written."""
+    return attempt("sockets", lambda: partial(_sync_socket, meter=_meters(folder, role, edge)), zmq.Socket)
 
 
-def async_class(edge: str, *, folder: Path) -> Callable[..., zmq.asyncio.Socket]:
-    """What opens the front's socket of an edge; a plain one where the folder cannot be written."""
-    return attempt("sockets", lambda: partial(MeteredAsyncSocket, meter=_meters(folder, "front", edge)), zmq.asyncio.Socket)
+def async_class(edge: str, *, folder: Path, role: str = "front") -> Callable[..., zmq.asyncio.Socket]:
+    """What opens an event loop's sockets of an edge; plain ones where the folder cannot be written."""
+    return attempt("sockets", lambda: partial(MeteredAsyncSocket, meter=_meters(folder, role, edge)), zmq.asyncio.Socket)
 
 
 def _sync_socket(context: zmq.Context[Any], kind: int, *, meter: Callable[[str], Direction]) -> MeteredSocket:
@@ -125,8 +128,12 @@ def _sync_socket(context: zmq.Context[Any], kind: int, *, meter: Callable[[str],
 
 def _meters(folder: Path, role: str, edge: str) -> Callable[[str], Direction]:
     sink, cost = Sink.of(folder, role), cost_ns(rehearse)
+    made: dict[str, Direction] = {}  # the sockets of an edge count together
 
     def meter(direction: str) -> Direction:
-        return attempt(f"socket.{edge}.{direction}", lambda: Meter(sink, edge, direction, cost), NOTHING)
+        if direction not in made:
+            made[direction] = attempt(f"socket.{edge}.{direction}", lambda: Meter(sink, edge, direction, cost), NOTHING)
+        made[direction].opened()
+        return made[direction]
 
     return meter

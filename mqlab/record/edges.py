@@ -30,17 +30,22 @@ Ends = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 @dataclass(frozen=True)
 class Flow:
-    """One direction of an edge. With one sender and one receiver its messages match by number."""
+    """One direction of an edge. With one sender and one receiver, one socket each, its messages match by number.
+
+    Attributes:
+        single: neither end opened a second socket.
+    """
 
     run: str
     edge: str
     senders: tuple[str, ...]
     receivers: tuple[str, ...]
+    single: bool = True
 
     @property
     def matched(self) -> bool:
         """Whether the n-th message sent is the n-th received."""
-        return len(self.senders) == len(self.receivers) == 1
+        return self.single and len(self.senders) == len(self.receivers) == 1
 
 
 def flows(trace: Trace) -> list[Flow]:
@@ -97,8 +102,9 @@ def _messages(trace: Trace, flow: Flow, writers: tuple[str, ...], direction: str
 def _counted_flows(trace: Trace) -> Iterator[tuple[Flow, Ends]]:
     for (run, edge), ends in _edge_counters(trace).items():
         for senders, receivers in _split(ends):
-            flow = Flow(run, edge, senders, receivers)
-            if any(ends[side][writer].get("messages") for side, writers in ((SENT, senders), (RECEIVED, receivers)) for writer in writers):
+            both = [ends[side][writer] for side, writers in ((SENT, senders), (RECEIVED, receivers)) for writer in writers]
+            flow = Flow(run, edge, senders, receivers, all(end.get("sockets", 1) == 1 for end in both))
+            if any(end.get("messages") for end in both):
                 yield flow, ends
 
 

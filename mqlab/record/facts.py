@@ -190,3 +190,18 @@ def overhead(trace: Trace) -> dict[str, dict[str, float]]:
         writers = shares.setdefault(row["run"], {})
         writers[row["writer"]] = writers.get(row["writer"], 0.0) + row["share"]
     return shares
+
+
+def in_order(ends: np.ndarray, sent: np.ndarray) -> np.ndarray:
+    """Number of the message that carried each step, -1 where there is none: the first sent after its end that no step before took.
+
+    A step's end is known only from below, so without the second rule a step would take its predecessor's message.
+    """
+    first = np.searchsorted(sent, ends)
+    index, taken = np.full(len(ends), -1, dtype=np.int64), -1
+    for step, message in enumerate(first.tolist()):
+        taken = max(message, taken + 1)
+        if taken >= len(sent):
+            break
+        index[step] = taken
+    return index

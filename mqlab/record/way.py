@@ -22,7 +22,8 @@ import numpy as np
 from mqlab.errors import TraceError
 from mqlab.record.columns import Columns, columns, records, where
 from mqlab.record.edges import flows, transits
-from mqlab.record.facts import PARTS, step_ends
+from mqlab.record.facts import PARTS, in_order, step_ends
+from mqlab.record.relay import Relay, find_relay
 
 if TYPE_CHECKING:
     import pandas
@@ -48,6 +49,7 @@ _PHRASES = {
     "output": "accounting, in the step that made it",
     "send": "the engine, between the end of the step and sending",
     "socket": "the socket",
+    "relay": "the process between engine and front, from the message's arrival to its own",
     "front": "the front, between the message's arrival and the delta",
     "engine to front": "the way from the step's end to the front",
 }
@@ -84,6 +86,7 @@ class _Made:
     ends: np.ndarray
     begin_ns: np.ndarray
     received_ns: np.ndarray
+    relay: Relay | None
 
     def reached_front(self) -> np.ndarray:
         """When the front could know of each step: its message's arrival, its end where the engine sends no messages."""
@@ -192,6 +195,9 @@ def _step_hops(made: _Made, step: int, front: str) -> Iterator[Hop]:
         yield Hop(f"{part} ended", part, made.writer, at, INFERRED)
     if made.received_ns[step] >= 0:
         yield Hop("send began", "send", made.writer, int(made.begin_ns[step]), INFERRED)
+        if (relay := made.relay) is not None and relay.came_ns[step] >= 0:
+            yield Hop("came between", "socket", relay.writer, int(relay.came_ns[step]), INFERRED)
+            yield Hop("went on", "relay", relay.writer, int(relay.went_ns[step]), INFERRED)
         yield Hop("received", "socket", front, int(made.received_ns[step]), INFERRED)
 
 
@@ -205,8 +211,10 @@ def _made(trace: Trace, row: Mapping[str, Any]) -> _Made | None:
     if not productive.any():
         return None
     steps = {name: values[productive] for name, values in steps.items()}
-    begin, received = _messages(trace, row, writer, step_ends(steps))
-    return _Made(writer, steps, step_ends(steps), begin, received)
+    ends = step_ends(steps)
+    relay = find_relay(trace, row["run"], writer, row["writer"], ends)
+    begin, received = (relay.sent_ns, relay.received_ns) if relay is not None else _messages(trace, row, writer, ends)
+    return _Made(writer, steps, ends, begin, received, relay)
 
 
 def _messages(trace: Trace, row: Mapping[str, Any], engine: str, ends: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -215,24 +223,9 @@ def _messages(trace: Trace, row: Mapping[str, Any], engine: str, ends: np.ndarra
     for flow in flows(trace):
         if (flow.run, flow.edge, flow.senders, flow.receivers) == (row["run"], OUTPUT, (engine,), (row["writer"],)):
             found = transits(trace, flow)
-            index = _in_order(ends, found["sent_ns"].to_numpy())
+            index = in_order(ends, found["sent_ns"].to_numpy())
             return tuple(np.where(index >= 0, found[name].to_numpy()[index], -1) if len(found) else none for name in _STAMPS)
     return none, none
-
-
-def _in_order(ends: np.ndarray, sent: np.ndarray) -> np.ndarray:
-    """Number of the message that carried each step, -1 where there is none: the first sent after its end that no step before took.
-
-    A step's end is known only from below, so without the second rule a step would take its predecessor's message.
-    """
-    first = np.searchsorted(sent, ends)
-    index, taken = np.full(len(ends), -1, dtype=np.int64), -1
-    for step, message in enumerate(first.tolist()):
-        taken = max(message, taken + 1)
-        if taken >= len(sent):
-            break
-        index[step] = taken
-    return index
 
 
 def _assign(made: _Made, row: Mapping[str, Any]) -> list[int]:

@@ -101,4 +101,4 @@ async def _error(request: Request, error: Exception) -> Response:
 
 
 def _response(error: ApiError, headers: Any = None) -> Response:
-    return Response(error.body(), error.status, headers=headers, media_type="application/json")
+    return Response(error.body(), error.status, headers={**error.headers, **(headers or {})}, media_type="application/json")

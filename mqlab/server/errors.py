@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from mqlab.errors import ClientClosedError, EngineDeadError, InvalidRequest, ModelUnavailable, MqlabError, RequestFailed
+from mqlab.errors import ClientClosedError, EngineDeadError, InvalidRequest, ModelUnavailable, MqlabError, Overloaded, RequestFailed
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1000
+_RETRY_AFTER_S = 1
 _SUBJECT = re.compile(r"(?:the )?([a-z_]+)(?=[ =\[.])")
 
 
@@ -21,10 +22,18 @@ class ApiError(Exception):
     Attributes:
         kind: OpenAI's ``type``: invalid_request_error, server_error, …
         param: the field of the body that is to blame, where one is.
+        headers: of the response, beside the usual ones.
     """
 
     def __init__(
-        self, status: int, message: str, *, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -32,6 +41,7 @@ class ApiError(Exception):
         self.kind = kind
         self.param = param
         self.code = code
+        self.headers = dict(headers or {})
 
     def body(self) -> bytes:
         """The envelope as JSON."""
@@ -44,9 +54,10 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
-def unavailable(message: str, code: str) -> ApiError:
-    """HTTP 503: no request can be served."""
-    return ApiError(503, message, kind="service_unavailable_error", code=code)
+def unavailable(message: str, code: str, *, retry_after_s: int | None = None) -> ApiError:
+    """HTTP 503: no request can be served, or none more; perhaps with a hint when to try again."""
+    hint = None if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    return ApiError(503, message, kind="service_unavailable_error", code=code, headers=hint)
 
 
 def as_api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
@@ -64,6 +75,8 @@ def as_api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
             return ApiError(500, str(error), kind="server_error", code="request_failed")
         case ModelUnavailable():
             return unavailable(str(error), "model_unavailable")
+        case Overloaded():
+            return unavailable(str(error), "overloaded", retry_after_s=_RETRY_AFTER_S)
         case EngineDeadError():
             return unavailable(error.cause, "engine_dead")
         case ClientClosedError():

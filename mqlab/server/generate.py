@@ -24,7 +24,7 @@ from mqlab.server.metrics import Meter
 from mqlab.server.protocol import Generation, decode
 from mqlab.server.scores import prompt_scores
 from mqlab.server.state import ServerState
-from mqlab.server.stream import DONE, Chunks, EventStream, Head, respond, usage_object
+from mqlab.server.stream import DONE, Chunks, EventStream, Head, refuse, respond, usage_object
 from mqlab.types import Output, SamplingParams, TokenLogprob, Usage
 
 B = TypeVar("B", bound=Generation)
@@ -68,7 +68,7 @@ class Generate(Generic[B]):
         except Exception as error:
             refusal = self._refusal(error)
             status = refusal.status
-            await respond(send, status, refusal.body())
+            await refuse(send, refusal)
         self._state.metrics.responses[scope["path"], str(status)] += 1
 
     def _job(self, body: B) -> _Job[B]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import uvicorn
 
+from mqlab.server.acceptor import Acceptor
+
 KEEP_ALIVE_S = 75
 """Longer than common clients keep an idle connection, so that none reuses one just as it is dropped."""
 
@@ -24,6 +26,23 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """See uvicorn.Server."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn.Server."""
+        await self.lifespan.startup()
+        acceptors: Any = [Acceptor(listener, self._protocol, self._make_room) for listener in sockets or ()]
+        self.servers = acceptors
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    def _make_room(self) -> None:
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
+            if connection.cycle is not None:  # whose first request is still to come may have sent it
+                connection.shutdown()  # idle ones now, the others behind their answer
 
 
 class Host:

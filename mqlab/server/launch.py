@@ -62,6 +62,7 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
     with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener, contextlib.ExitStack() as cleanup:
         recording = begin_recording("serve") if server.record else None
         client = make_client(server.topology, _wiring(engine, server, timing, wiring, recording), log_to_terminal=True)
+        client.limit = server.limit_concurrency
         _publish(client, cleanup)
         Registry().entries()  # a registry that cannot be used is told before anything slow begins
         _raise_file_limit()

@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mqlab.errors import InvalidRequest
+from mqlab.errors import InvalidRequest, Overloaded
 from mqlab.server.histogram import Histogram, one_two_five
 from mqlab.types import EngineStats, ModelInfo, Output, SamplingParams
 
@@ -90,6 +90,8 @@ class ServerMetrics:
             "prefix_cache_hits": (stats.prefix_hits, "Prompt tokens that the prefix cache had"),
             "spec_decode_num_draft_tokens": (stats.drafted, "Tokens guessed by speculative decoding"),
             "spec_decode_num_accepted_tokens": (stats.accepted, "Guessed tokens that the model confirmed"),
+            "device_seconds": (stats.device_us / 1e6, "Time that a simulated device was busy"),
+            "oversleep_seconds": (stats.oversleep_us / 1e6, "Time that waits for a simulated device were too long"),
         }
         for kind, table in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
             for name, (value, text) in table.items():
@@ -148,7 +150,7 @@ class Meter:
 
     def fail(self, error: Exception) -> None:
         """No more outputs will come, for this reason."""
-        if not isinstance(error, InvalidRequest):
+        if not isinstance(error, InvalidRequest | Overloaded):
             self._metrics.finished["error"] += self._open
         self._open = 0
 

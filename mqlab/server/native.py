@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from pathlib import Path
 
 import msgspec
@@ -125,7 +124,7 @@ def _front_info(client: BaseClient, url: str | None, recording: Path | None) -> 
     return FrontInfo(
         model=client.info,
         shape=client.shape,
-        pids={"front": os.getpid(), "engine": client.info.pid},
+        pids=client.pids,
         page=str(client.run_folder / PAGE),
         url=url,
         recording=None if recording is None else str(recording),

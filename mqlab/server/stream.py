@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -69,13 +70,19 @@ class EventStream:
         if self.started:
             await self.end(b"data: " + error.body() + b"\n\n")
         else:
-            await respond(self._send, error.status, error.body())
+            await refuse(self._send, error)
 
 
-async def respond(send: Send, status: int, body: bytes) -> None:
+async def refuse(send: Send, error: ApiError) -> None:
+    """A whole response that is a refusal."""
+    await respond(send, error.status, error.body(), error.headers)
+
+
+async def respond(send: Send, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
     """A whole JSON response."""
-    headers = [*_JSON, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    sent_headers = [*_JSON, (b"content-length", str(len(body)).encode()), *more]
+    await send({"type": "http.response.start", "status": status, "headers": sent_headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mqlab.text.bytelevel import ByteLevelDecoder
 from mqlab.text.stops import StopFinder
 from mqlab.text.tokenizer import Tokenizer
 from mqlab.types import Finish, SamplingParams
@@ -24,7 +25,7 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._decoder = IncrementalDecoder(tokenizer, params.skip_special_tokens)
+        self._decoder = make_decoder(tokenizer, params.skip_special_tokens)
         self._stops = StopFinder(params.stop, params.include_stop_str_in_output) if params.stop else None
         self._unsearched = params.min_tokens if params.stop else 0
         self._keep_last = params.include_stop_str_in_output
@@ -47,6 +48,23 @@ class Detokenizer:
             return self.piece
         return self._searched(self._stops, tokens, finish)
 
+    def push_each(self, tokens: Sequence[int], finish: Finish | None = None) -> tuple[str, list[str]]:
+        """Add ids one by one, up to the one that completes a stop string.
+
+        Returns:
+            the new text, and what each id that was added adds to it.
+        """
+        if not tokens:
+            return self.push(tokens, finish), []
+        shown: list[str] = []
+        pieces: list[str] = []
+        for count in range(1, len(tokens) + 1):
+            shown.append(self.push(tokens[count - 1 : count], finish if count == len(tokens) else None))
+            pieces.append(self.piece)
+            if self.stop_reason is not None:
+                break
+        return "".join(shown), pieces
+
     def _searched(self, stops: StopFinder, tokens: Sequence[int], finish: Finish | None) -> str:
         free, tokens = tokens[: self._unsearched], tokens[self._unsearched :]
         self._unsearched -= len(free)
@@ -60,8 +78,14 @@ class Detokenizer:
         return text if finish is None else text + self._decoder.flush()
 
 
+def make_decoder(tokenizer: Tokenizer, skip_special_tokens: bool = True) -> ByteLevelDecoder | IncrementalDecoder:
+    """What makes text of ids as they come."""
+    pieces = tokenizer.pieces(skip_special_tokens)
+    return IncrementalDecoder(tokenizer, skip_special_tokens) if pieces is None else ByteLevelDecoder(pieces)
+
+
 class IncrementalDecoder:
-    """Decodes a window of the last ids and returns what is new and settled in it.
+    """For any tokenizer: decodes a window of the last ids and returns what is new and settled in it.
 
     An incomplete character decodes to U+FFFD at the end, so text before a last U+FFFD is settled and that mark is not. The
     window moves on once the text of its last ids is the end of its own text, which costs a decode of at most a few dozen ids

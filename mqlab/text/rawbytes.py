@@ -23,6 +23,14 @@ def raw_bytes(entry: str, text: str, byte_fallback: bool) -> bytes:
     return text.encode()
 
 
+def byte_level_bytes(entry: str) -> bytes:
+    """The bytes of one entry of a byte-level vocabulary; an added token that is not spelled in its way stands for its own text."""
+    try:
+        return bytes([_BYTE_OF[character] for character in entry])
+    except KeyError:
+        return entry.encode()
+
+
 def _spelled_bytes() -> dict[str, int]:
     """How byte-level vocabularies spell each byte: visible Latin-1 as itself, the others from U+0100 on in order. Source: GPT-2."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from mqlab.errors import ModelError
+from mqlab.text.bytelevel import Pieces
 from mqlab.text.rawbytes import raw_bytes
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -35,6 +37,8 @@ class Tokenizer:
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self._raw: dict[int, bytes] = {}
         self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        self._pieces = {skip: Pieces(partial(_entry, backend), self.special_ids if skip else ()) for skip in (True, False)}
+        self._byte_level = type(backend.decoder) is tokenizers.decoders.ByteLevel
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -68,6 +72,10 @@ class Tokenizer:
         except OverflowError:
             return self._backend.decode([i for i in ids if 0 <= i <= _MAX_ID], skip_special_tokens)
 
+    def pieces(self, skip_special_tokens: bool = True) -> Pieces | None:
+        """What each id adds to a text; None where that depends on the ids beside it, which is everywhere but in byte-level vocabularies."""
+        return self._pieces[skip_special_tokens] if self._byte_level else None
+
     def raw(self, id: int) -> bytes:
         """The bytes that one id stands for by itself: part of a character just that part, a special token its name, no entry none."""
         known = self._raw.get(id)
@@ -76,7 +84,7 @@ class Tokenizer:
         return known
 
     def _raw_of(self, id: int) -> bytes:
-        entry = self._backend.id_to_token(id) if 0 <= id <= _MAX_ID else None
+        entry = _entry(self._backend, id)
         if entry is None:
             return b""
         if id in self.special_ids:
@@ -84,6 +92,10 @@ class Tokenizer:
         alone = self.decode([id], False)
         # After another token: a first one loses its leading space under some tokenizers.
         return raw_bytes(entry, self.decode([id, id], False)[len(alone) :], self.byte_fallback)
+
+
+def _entry(backend: tokenizers.Tokenizer, id: int) -> str | None:
+    return backend.id_to_token(id) if 0 <= id <= _MAX_ID else None
 
 
 def load_tokenizer_config(folder: Path) -> dict[str, Any]:

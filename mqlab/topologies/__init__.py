@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mqlab.client.base import BaseClient
 from mqlab.config import check_types
 from mqlab.errors import ConfigError
-from mqlab.topologies.layout import TOPOLOGIES, Layout, find_layout
+from mqlab.topologies.layout import TOPOLOGIES, Layout, find_layout, layout_digest, layout_label
 from mqlab.wire.wiring import Wiring
 
-__all__ = ["TOPOLOGIES", "Layout", "find_layout", "layout_options", "make_client"]
+__all__ = ["TOPOLOGIES", "Layout", "find_layout", "layout_digest", "layout_label", "layout_options", "make_client"]
 
 
 def make_client(topology: str, wiring: Wiring, *, preset: str = "best", log_to_terminal: bool = False, **options: Any) -> BaseClient:
@@ -24,12 +25,12 @@ def make_client(topology: str, wiring: Wiring, *, preset: str = "best", log_to_t
         options: fields of the layout's Options that differ from the preset.
 
     Raises:
-        ConfigError: unknown topology, preset or option.
+        ConfigError: unknown topology, preset or option; a file that holds no layout.
     """
     layout = find_layout(topology)
     chosen = layout_options(topology, preset, **options)
     extra = {"log_to_terminal": log_to_terminal} if layout.own_process else {}
-    return wiring.wrap_client(layout.client(wiring, chosen, **extra))
+    return wiring.wrap_client(layout.make(wiring, chosen, **extra))
 
 
 def layout_options(topology: str, preset: str = "best", **options: Any) -> Any:
@@ -38,12 +39,12 @@ def layout_options(topology: str, preset: str = "best", **options: Any) -> Any:
     Raises:
         ConfigError: unknown topology, preset or option, or a value that the option does not take.
     """
-    module = find_layout(topology).module
-    if preset not in module.PRESETS:
-        raise ConfigError(f"--preset={preset!r} is unknown; choose one of {', '.join(module.PRESETS)}")
-    known = vars(module.PRESETS[preset])
+    presets = find_layout(topology).presets
+    if preset not in presets:
+        raise ConfigError(f"--preset={preset!r} is unknown; choose one of {', '.join(presets)}")
+    known = vars(presets[preset])
     if unknown := sorted(options.keys() - known.keys()):
         raise ConfigError(f"topology {topology!r} does not take these options: {unknown}; it has {list(known)}")
-    chosen = module.Options(**{**known, **options})
+    chosen = replace(presets[preset], **options)
     check_types(chosen)
     return chosen

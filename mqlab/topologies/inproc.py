@@ -26,6 +26,7 @@ class Options:
 
 
 PRESETS = {"historical": Options(), "best": Options()}
+RIG = {"sees_hangs": False, "steps_apart": False}
 
 
 class InprocClient(LocalClient):

@@ -3,30 +3,42 @@
     front process (asyncio)                 engine process (plain loop, no asyncio)
       PUSH  ── input: request, abort, call ──►  PULL (bind)
       PULL  ◄─ output: one message a step ────  PUSH (bind)
-      PULL  ◄─ health: a beat while idle ─────  PUSH (bind)
+      PULL  ◄─ health: all is well, or not ───  PUSH (bind)
       DEALER ─ data: "ready?" once, at start ►  ROUTER (bind)
 
 Reproduces: vLLM's MQLLMEngine (PR 8157, v0.6.2 to v0.10) and Aphrodite's copy of it. Outputs of the last step are sent, and
-input is taken, while the device runs the next one (``intake="callback"``). ``health="pid"`` is the third generation (PR 9818):
-death is seen, a hang is not; ``"stamp"`` adds the step stamp and sees both. Leaves out: logits processors as a second frame,
-generations one and two of the health check, the data socket's retries (readiness is known before the question is asked).
+input is taken, while the device runs the next one (``intake="callback"``). Its health check was made three times, and each is here with
+what was wrong with it (mqlab.topologies.pulse):
+
+    probe   the front asks on the input socket when the health socket is quiet: behind a queue of requests a well engine counts as dead
+    beat    a thread of the engine says so every few seconds: whatever holds the GIL for long makes a well engine count as dead
+    pid     the front looks whether the process lives: a hang goes unnoticed
+    stamp   ours: the front reads the step stamp from shared memory, and sees death and hangs, not slowness
+
+``output_loops=2`` brings back a start that was tried twice (before PR 10802): two tasks receive outputs, and when one's message is
+in its future while it waits for its turn, the other takes the next message and hands that out first.
+
+The historical preset is v0.6.2 and v0.6.3, which is what Aphrodite took over: high-water marks of libzmq, the beating thread, a queue a
+stream. Leaves out: logits processors as a second frame, the data socket's retries (readiness is known before the question is asked).
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 import traceback
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import zmq
-
+from mqlab.client.queue import Queue
 from mqlab.client.remote import RemoteClient, feed, page_of
+from mqlab.client.slot import Slot
+from mqlab.client.streams import Streams
+from mqlab.config import check
 from mqlab.engine.core import no_op
 from mqlab.engine.service import Service
+from mqlab.topologies.pulse import ASK, Ear, Generation, make_heart
 from mqlab.types import Command, Dead, Edge, Event, Health, ModelInfo, Shape
 from mqlab.wire.report import Reporter
 from mqlab.wire.rundir import RunDir
@@ -44,15 +56,27 @@ class Options:
     Attributes:
         hwm: high-water mark of the four sockets; 0 is unlimited. At 1000 a stalled front blocks the engine.
         intake: ``callback`` sends and receives while the device runs, ``poll`` only between steps.
-        health: ``pid`` sees death, ``stamp`` sees a hang as well.
+        health: how the front tells a live engine from a dead one; see above.
+        health_timeout: seconds without a beat, or without the answer to a probe, that count as death.
+        beat_interval: seconds between two beats, and of quiet before a probe.
+        output_loops: tasks of the front that receive outputs; with two, tokens come out of order.
+        slot: what a reader has not read yet is merged into one delta; off, it queues up, a delta for each step.
     """
 
     hwm: int = 0
     intake: Literal["callback", "poll"] = "callback"
-    health: Literal["pid", "stamp"] = "stamp"
+    health: Generation = "stamp"
+    health_timeout: float = 10.0
+    beat_interval: float = 2.0
+    output_loops: Literal[1, 2] = 1
+    slot: bool = True
+
+    def __post_init__(self) -> None:
+        check(self.health_timeout > 0, self, "health_timeout", "must be above 0")
+        check(self.beat_interval > 0, self, "beat_interval", "must be above 0")
 
 
-PRESETS = {"historical": Options(hwm=1000, health="pid"), "best": Options()}
+PRESETS = {"historical": Options(hwm=1000, health="beat", slot=False), "best": Options()}
 
 
 @dataclass(frozen=True)
@@ -79,7 +103,7 @@ class MqClient(RemoteClient):
         edges=(
             Edge("front", "engine", "PUSH→PULL", "requests, aborts, calls", "input"),
             Edge("engine", "front", "PUSH→PULL", "one message a step", "output"),
-            Edge("engine", "front", "PUSH→PULL", "health while idle", "health"),
+            Edge("engine", "front", "PUSH→PULL", "health", "health"),
             Edge("front", "engine", "DEALER→ROUTER", "readiness, once", "data"),
         ),
     )
@@ -87,7 +111,8 @@ class MqClient(RemoteClient):
     def __init__(self, wiring: Wiring, options: Options = PRESETS["best"], *, log_to_terminal: bool = False) -> None:
         super().__init__(wiring, log_to_terminal=log_to_terminal)
         self._options = options
-        self._last_beat = time.monotonic()
+        self.streams = Streams(Slot if options.slot else Queue)
+        self._ear = Ear(options.health, options.beat_interval, options.health_timeout)
 
     def _entry(self, run_dir: RunDir) -> Spec:
         addresses = Addresses.within(run_dir)
@@ -101,16 +126,18 @@ class MqClient(RemoteClient):
         hwm = self._options.hwm
         self._input = sockets.connect("push", addresses.input, hwm=hwm)
         self._output = sockets.connect("pull", addresses.output, hwm=hwm)
-        self._beats = sockets.connect("pull", addresses.health, hwm=hwm)
+        self._health_socket = sockets.connect("pull", addresses.health, hwm=hwm)
         data = sockets.connect("dealer", addresses.data)
         await data.send(b"ready?")
         info = self._codec.info(await data.recv())
         sockets.close_socket(data)
+        self._ear.start()
         return info
 
     def _receivers(self) -> list[Any]:
         me = weakref.ref(self)
-        return [feed(me, self._output, MqClient.on_event), feed(me, self._beats, MqClient.on_beat)]
+        outputs = [feed(me, self._output, MqClient.on_event) for _ in range(self._options.output_loops)]
+        return [*outputs, feed(me, self._health_socket, MqClient.on_health)]
 
     async def _send(self, command: Command) -> None:
         await self._sent(self._input.send(self._codec.encode(command)))
@@ -119,18 +146,29 @@ class MqClient(RemoteClient):
         # The future is the socket's to keep; a close cancels it.
         self._input.send(self._codec.encode(command))
 
+    def watch_once(self) -> None:
+        """See BaseClient.watch_once; asks first, where that is how the engine is watched."""
+        self._ear.ask(self._input)
+        super().watch_once()
+
     def _health(self) -> Health:
+        health = super()._health()
         if self._options.health == "stamp":
-            return super()._health()
-        return Health(state="ready", detail=f"process alive; last idle beat {time.monotonic() - self._last_beat:.1f} s ago")
+            return health
+        # What the engine does may be told; whether it is well is the generation's to say.
+        if self._options.health == "pid":
+            fault, detail = "", f"process alive; last idle beat {self._ear.quiet_s:.1f} s ago"
+        else:
+            fault = detail = self._ear.fault()
+        return Health(state="hung" if fault else "ready", detail=detail, phase=health.phase, phase_age_s=health.phase_age_s)
 
     async def on_event(self, frame: bytes) -> None:
         """One message of the output socket."""
         self._deliver(self._codec.event(frame))
 
-    async def on_beat(self, frame: bytes) -> None:
+    async def on_health(self, frame: bytes) -> None:
         """One message of the health socket."""
-        self._last_beat = time.monotonic()
+        self._ear.hear(frame)
 
 
 class MqEngine:
@@ -145,8 +183,9 @@ class MqEngine:
         sockets = self._sockets = sync_sockets(wiring.engine_socket.build)
         self._input = sockets.bind("pull", addresses.input, hwm=options.hwm)
         self._output = sockets.bind("push", addresses.output, hwm=options.hwm)
-        self._health = sockets.bind("push", addresses.health, hwm=options.hwm)
+        health = sockets.bind("push", addresses.health, hwm=options.hwm)
         self._data = sockets.bind("router", addresses.data)
+        self._heart = make_heart(health, options.health, options.beat_interval, options.health_timeout)
 
     def shake_hands(self) -> None:
         """Answer the one readiness question, then close the data socket."""
@@ -160,6 +199,7 @@ class MqEngine:
             if not self._service.has_work:
                 self._wait_for_input()
             self._take_input()
+            self._heart.turned(loading=self._service.loading)
             if self._service.has_work:
                 self._outbox += self._service.step(self._busy)
             if self._busy is no_op or not self._service.has_work:
@@ -170,16 +210,13 @@ class MqEngine:
         self._outbox.append(dead)
         with contextlib.suppress(Exception):  # what made the engine fail may be what it cannot send
             self._send_outputs()
+        self._heart.stop()
         self._sockets.close(linger_ms=_LINGER_MS)
 
     def _wait_for_input(self) -> None:
         while not self._input.poll(self._idle_ms):
             self._service.idle()
-            self._beat()
-
-    def _beat(self) -> None:
-        if self._health.poll(0, zmq.POLLOUT):
-            self._health.send(b"ok")
+            self._heart.idle()
 
     def _exchange(self) -> None:
         self._send_outputs()
@@ -187,7 +224,11 @@ class MqEngine:
 
     def _take_input(self) -> None:
         while self._input.poll(0):
-            self._outbox += self._service.apply(self._codec.command(self._input.recv()))
+            frame = self._input.recv()
+            if frame == ASK:
+                self._heart.say()
+            else:
+                self._outbox += self._service.apply(self._codec.command(frame))
 
     def _send_outputs(self) -> None:
         for event in self._outbox:

@@ -6,26 +6,30 @@
       PULL (bind)  ◄── one message a step ─────  PUSH     output thread ◄─ queue ┘
 
 Reproduces: vLLM V1's AsyncLLM + EngineCore (PR 9289 onwards): decoding and encoding leave the engine's loop, input arrives while
-the device runs, the front works off large steps in chunks so that streams stay even (PR 12287). Leaves out: the type byte of a
-request (the message's own tag tells), data-parallel coordination, out-of-band tensors.
+the device runs, the front works off large steps in chunks so that streams stay even (PR 12287), and what a reader has not read yet is
+merged (PR 15156). Leaves out: the type byte of a request (the message's own tag tells), data-parallel coordination, out-of-band tensors.
+
+The historical preset is that of January 2025, when a third process was tried beside it (PR 11636): before both of these.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-import threading
-import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
+from mqlab.client.queue import Queue
 from mqlab.client.remote import RemoteClient, feed, page_of
+from mqlab.client.slot import Slot
+from mqlab.client.streams import Streams
 from mqlab.engine.service import Service
-from mqlab.types import Command, Dead, Edge, Event, ModelInfo, Shape, Step
+from mqlab.topologies.iothreads import serve
+from mqlab.types import Command, Edge, Event, ModelInfo, Shape, Step
 from mqlab.wire.report import Reporter
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet, sync_sockets
@@ -33,7 +37,6 @@ from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
 _RANK = struct.pack("<H", 0)
-_LINGER_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,14 @@ class Options:
 
     Attributes:
         chunk: deltas that the front works off before it lets its streams run; 0 works off a whole step at once.
+        slot: what a reader has not read yet is merged into one delta; off, it queues up, a delta for each step.
     """
 
     chunk: int = 128
+    slot: bool = True
 
 
-PRESETS = {"historical": Options(), "best": Options()}
+PRESETS = {"historical": Options(chunk=0, slot=False), "best": Options()}
 
 
 class V1Client(RemoteClient):
@@ -66,6 +71,7 @@ class V1Client(RemoteClient):
     def __init__(self, wiring: Wiring, options: Options = PRESETS["best"], *, log_to_terminal: bool = False) -> None:
         super().__init__(wiring, log_to_terminal=log_to_terminal)
         self._options = options
+        self.streams = Streams(Slot if options.slot else Queue)
 
     def _entry(self, run_dir: RunDir) -> Spec:
         addresses = {"input_address": run_dir.ipc("input"), "output_address": run_dir.ipc("output")}
@@ -102,89 +108,24 @@ class V1Client(RemoteClient):
             await asyncio.sleep(0)
 
 
-class V1Engine:
-    """The engine's main thread: a busy loop that only meets queues."""
-
-    def __init__(self, service: Service, idle_interval: float) -> None:
-        self._service = service
-        self._idle_interval = idle_interval
-        self.inbox: SimpleQueue[Command | Exception] = SimpleQueue()
-        self.outbox: SimpleQueue[Event | None] = SimpleQueue()
-
-    def run(self) -> None:
-        """Serve until stopped."""
-        while True:
-            if not self._service.has_work:
-                self._wait_for_command()
-            self._take_commands()
-            if self._service.has_work:
-                # Aborts that arrive while the device runs are known before its tokens are accounted.
-                self._put(self._service.step(self._take_commands))
-
-    def _wait_for_command(self) -> None:
-        while True:
-            try:
-                self._take(self.inbox.get(timeout=self._idle_interval))
-                return
-            except Empty:
-                self._service.idle()
-
-    def _take_commands(self) -> None:
-        while not self.inbox.empty():
-            self._take(self.inbox.get())
-
-    def _take(self, command: Command | Exception) -> None:
-        if isinstance(command, Exception):
-            raise command
-        self._put(self._service.apply(command))
-
-    def _put(self, events: list[Event]) -> None:
-        for event in events:
-            self.outbox.put(event)
-
-
-def _receive_commands(address: str, wiring: Wiring, info: ModelInfo, inbox: SimpleQueue[Command | Exception]) -> None:
-    """The input thread: say what the engine is, then decode off the engine's loop. What it cannot decode is the loop's death."""
+def _commands(address: str, wiring: Wiring, info: ModelInfo) -> Iterator[Command]:
+    """Say what the engine is, then give what arrives."""
     codec = wiring.build_codec()
     socket = sync_sockets(wiring.engine_socket.build).connect("dealer", address, identity=_RANK)
     socket.send(codec.encode(info))
-    try:
-        while True:
-            inbox.put(codec.command(socket.recv()))
-    except Exception as error:
-        inbox.put(error)
+    while True:
+        yield codec.command(socket.recv())
 
 
-def _send_events(address: str, wiring: Wiring, outbox: SimpleQueue[Event | None], inbox: SimpleQueue[Command | Exception]) -> None:
-    """The output thread: encode off the engine's loop; None flushes and ends it. What it cannot encode is the loop's death."""
+def _outlet(address: str, wiring: Wiring) -> tuple[SocketSet[Any], Callable[[Event], object]]:
     codec = wiring.build_codec()
     sockets = sync_sockets(wiring.engine_socket.build)
     socket = sockets.connect("push", address)
-    while (event := outbox.get()) is not None:
-        try:
-            socket.send(codec.encode(event))
-        except Exception as error:
-            inbox.put(error)
-    sockets.close(linger_ms=_LINGER_MS)
+    return sockets, lambda event: socket.send(codec.encode(event))
 
 
 def run_engine(reporter: Reporter, run_dir: Path, *, wiring: Wiring, input_address: str, output_address: str) -> None:
     """The engine process: build the core, connect, say what it is, serve."""
     service = Service(wiring.build_core(), page_of(run_dir), wiring.log_stats_interval)
-    engine = V1Engine(service, wiring.timing.idle_interval)
-    _start_thread("input", _receive_commands, input_address, wiring, service.info, engine.inbox)
-    output = _start_thread("output", _send_events, output_address, wiring, engine.outbox, engine.inbox)
-    reporter.ready()
-    try:
-        engine.run()
-    except Exception as error:
-        engine.outbox.put(Dead(f"the engine failed: {type(error).__name__}: {error}", traceback.format_exc()))
-        engine.outbox.put(None)
-        output.join(2 * _LINGER_MS / 1000)
-        raise
-
-
-def _start_thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
-    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-    thread.start()
-    return thread
+    inlet, outlet = partial(_commands, input_address, wiring, service.info), partial(_outlet, output_address, wiring)
+    serve(service, wiring.timing.idle_interval, reporter, inlet, outlet)

@@ -1,4 +1,4 @@
-"""The command that an engine process runs: ``python -m mqlab.wire.boot LIFE_FD REPORT_FD PARENT_PID RUN_DIR``.
+"""The command that an engine process runs: ``python -m mqlab.wire.boot LIFE_FD REPORT_FD PARENT_PID RUN_DIR ROLE``.
 
 A command of its own, neither forked nor multiprocessing's spawn: the parent may be a notebook with threads, a CUDA context
 and a ``__main__`` that must not run twice. What to run arrives pickled on stdin, from the parent and nobody else.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ Frame = bytes | memoryview
 class Codec(Protocol):
     """Encodes any message; decodes by what the receiver expects. One instance per thread."""
 
-    def encode(self, message: Command | Event | ModelInfo, /) -> bytes:
+    def encode(self, message: Any, /) -> bytes:
         """One message as one frame."""
         ...
 
@@ -34,6 +35,10 @@ class Codec(Protocol):
         """Decode the handshake."""
         ...
 
+    def decoder(self, kind: Any, /) -> Callable[[Frame], Any]:
+        """Decodes a layout's own messages: a struct, or a union of them. They are encoded as any other."""
+        ...
+
 
 class MsgpackCodec:
     """msgspec's MessagePack: typed, validated, no code in the data. Source: vLLM V1 uses the same."""
@@ -44,11 +49,15 @@ class MsgpackCodec:
         self.event = msgspec.msgpack.Decoder(Event).decode
         self.info = msgspec.msgpack.Decoder(ModelInfo).decode
 
+    def decoder(self, kind: Any) -> Callable[[Frame], Any]:
+        """See Codec.decoder."""
+        return msgspec.msgpack.Decoder(kind).decode
+
 
 class PickleCodec:
     """What vLLM's RPC and MQ engines sent. Decoding runs code from the sender: only for sockets in a private folder, only by name."""
 
-    def encode(self, message: Command | Event | ModelInfo) -> bytes:
+    def encode(self, message: Any) -> bytes:
         """One message as one frame."""
         return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
@@ -63,6 +72,10 @@ class PickleCodec:
     def info(self, frame: Frame) -> ModelInfo:
         """Decode the handshake."""
         return _unpickle(frame, ModelInfo)
+
+    def decoder(self, kind: Any) -> Callable[[Frame], Any]:
+        """See Codec.decoder."""
+        return lambda frame: _unpickle(frame, kind)
 
 
 def _unpickle(frame: Frame, kind: Any) -> Any:

@@ -5,11 +5,11 @@ An option beside any codec, so that what it costs can be measured. Source: vLLM'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mqlab.types import Command, Delta, Event, ModelInfo, Step
+from mqlab.types import Delta, Event, Step
 
 if TYPE_CHECKING:
     from mqlab.wire.codecs import Codec, Frame
@@ -17,28 +17,20 @@ if TYPE_CHECKING:
 _Key = tuple[int, str]
 
 
-class CumulativeCodec:
-    """Wraps a codec: encodes whole outputs, and gives the receiver back what is new. One instance per thread and direction."""
+class Growth:
+    """From new tokens to all so far, where steps are sent, and back, where they are received; one instance may do both."""
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+    def __init__(self) -> None:
         self._sent: dict[_Key, list[int]] = {}
         self._received: dict[_Key, int] = {}
-        self.command = codec.command
-        self.info = codec.info
 
-    def encode(self, message: Command | Event | ModelInfo) -> bytes:
-        """One message as one frame."""
-        if type(message) is Step:
-            message = Step([self._grow(delta, message.client) for delta in message.deltas], message.client)
-        return self._codec.encode(message)
+    def grow(self, step: Step) -> Step:
+        """A step that is sent, each delta with every token so far."""
+        return Step([self._grow(delta, step.client) for delta in step.deltas], step.client)
 
-    def event(self, frame: Frame) -> Event:
-        """Decode what a client receives, new tokens only."""
-        event = self._codec.event(frame)
-        if type(event) is Step:
-            return Step([self._cut(delta, event.client) for delta in event.deltas], event.client)
-        return event
+    def cut(self, step: Step) -> Step:
+        """A step that was received, each delta with new tokens only."""
+        return Step([self._cut(delta, step.client) for delta in step.deltas], step.client)
 
     def _grow(self, delta: Delta, client: int) -> Delta:
         key = (client, delta.id)
@@ -55,6 +47,26 @@ class CumulativeCodec:
         if delta.finish is not None:
             del self._received[key]
         return _with_tokens(delta, delta.tokens[seen:])
+
+
+class CumulativeCodec:
+    """Wraps a codec: encodes whole outputs, and gives the receiver back what is new. One instance per thread and direction."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._growth = Growth()
+        self.command = codec.command
+        self.info = codec.info
+        self.decoder = codec.decoder
+
+    def encode(self, message: Any) -> bytes:
+        """One message as one frame."""
+        return self._codec.encode(self._growth.grow(message) if type(message) is Step else message)
+
+    def event(self, frame: Frame) -> Event:
+        """Decode what a client receives, new tokens only."""
+        event = self._codec.event(frame)
+        return self._growth.cut(event) if type(event) is Step else event
 
 
 def _with_tokens(delta: Delta, tokens: list[int]) -> Delta:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from mqlab.config import Timing
 from mqlab.types import Health
-from mqlab.wire.process import Child
+from mqlab.wire.process import ENGINE, Child
 from mqlab.wire.statspage import Phase, StatsPage
 
 _POLL_S = 0.2
@@ -55,13 +55,13 @@ class ExitWatch:
             self._pidfd = None
 
 
-def judge(page: StatsPage, timing: Timing) -> Health:
+def judge(page: StatsPage, timing: Timing, role: str = ENGINE) -> Health:
     """Whether the loop behind a page turns, each phase against its own limit: slow is not dead."""
     stamp = page.stamp()
     phase = stamp.phase.name.lower()
     limit = _limit(stamp.phase, timing)
     if stamp.age_s > limit:
-        detail = f"the engine has been in phase {phase} for {stamp.age_s:.1f} s, the limit is {limit:g} s (step_limit)"
+        detail = f"the {role} has been in phase {phase} for {stamp.age_s:.1f} s, the limit is {limit:g} s (step_limit)"
         return Health(state="hung", detail=detail, phase=phase, phase_age_s=stamp.age_s)
     return Health(state="ready", phase=phase, phase_age_s=stamp.age_s)
 

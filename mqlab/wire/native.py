@@ -16,8 +16,8 @@ import msgspec
 
 from mqlab.types import ModelInfo, Shape
 
-SOCKET = "front"
-"""Name of the socket within its folder."""
+SOCKET = "front.sock"
+"""Name of the socket within its folder, where those of a layout lie too, which are named as its edges are."""
 
 BASE = "http://front"
 """Where the routes are; the host is a name only."""
@@ -31,7 +31,7 @@ class FrontInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: what its engine said of itself.
         shape: the layout between the front and its engine.
-        pids: its processes by role: ``front`` and ``engine``, which may be the same.
+        pids: its processes by role: ``front`` and ``engine``, which may be the same, and what else its layout has.
         page: path of the engine's page of statistics and step stamps.
         url: where its OpenAI server listens; None where it has none.
         recording: folder that its processes record into.

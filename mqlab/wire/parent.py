@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +20,8 @@ from mqlab.wire.rundir import remove_tree
 from mqlab.wire.tracing import allow_tracing
 
 _PR_SET_PDEATHSIG = 1
+_AGAIN_S = 0.02
+_SIGTERM = bytes([signal.SIGTERM])
 
 
 class Stopped(BaseException):
@@ -48,20 +51,34 @@ def leave_with_parent(life_fd: int, parent_pid: int, run_dir: Path) -> None:
 class StopOnSigterm:
     """From here on SIGTERM raises Stopped in the main thread, once; SIGINT is the parent's business and is ignored.
 
+    A signal that comes just before the main thread begins to wait for something does not end that wait. So another thread, which C's own
+    handler wakes, sends it to the main thread again until it is seen. An event loop that handles SIGTERM takes both over.
+
     Attributes:
         asked: SIGTERM has come. Native code may turn Stopped into an error of its own, which is then no failure.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        told, tell = os.pipe()
+        os.set_blocking(tell, False)
+        signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._raise_stopped)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=self._insist, args=(told, threading.get_ident()), name="mqlab-stop", daemon=True).start()
 
     def _raise_stopped(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame
-        self.asked = True
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise Stopped
+        if not self.asked:
+            self.asked = True
+            raise Stopped
+
+    def _insist(self, told: int, main: int) -> None:
+        while os.read(told, 1) != _SIGTERM:  # others may be handled here as well
+            pass
+        while not self.asked:
+            signal.pthread_kill(main, signal.SIGTERM)
+            time.sleep(_AGAIN_S)
 
 
 def _wait_for_end(life_fd: int, run_dir: Path) -> None:

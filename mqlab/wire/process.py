@@ -1,4 +1,4 @@
-"""Launching an engine process, and ending it in bounded time."""
+"""Launching an engine process, or one that helps it, and ending it in bounded time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from mqlab.wire.report import ReportReader
 from mqlab.wire.spec import Spec
 
-LOG = "engine.log"
-"""Name of a child's log within its run folder."""
+ENGINE = "engine"
+"""Role of the process that owns the core."""
 
 _TAIL_BYTES = 4096
 _LESS_MEMORY = "lower --kv-cache-gb, or serve a smaller model"
@@ -25,7 +25,8 @@ _LESS_MEMORY = "lower --kv-cache-gb, or serve a smaller model"
 class Child:
     """A running child. Dropped without a stop, it is killed and reaped; at interpreter exit its owner sees to that, or the pipe does."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], life_fd: int, report_fd: int, log: Path | None) -> None:
+    def __init__(self, role: str, popen: subprocess.Popen[bytes], life_fd: int, report_fd: int, log: Path | None) -> None:
+        self.role = role
         self._popen = popen
         self._log = log
         self.reports = ReportReader(report_fd)
@@ -63,14 +64,14 @@ class Child:
 
     def describe_exit(self) -> str:
         """How it ended, in words."""
-        code = self._popen.poll()
+        code, name = self._popen.poll(), f"{self.role} process {self.pid}"
         if code is None:
-            return f"engine process {self.pid} is running"
+            return f"{name} is running"
         if code == -signal.SIGKILL:
-            return f"engine process {self.pid} was killed by SIGKILL; where nobody did that, memory ran out: {_LESS_MEMORY}"
+            return f"{name} was killed by SIGKILL; where nobody did that, memory ran out: {_LESS_MEMORY}"
         if code < 0:
-            return f"engine process {self.pid} was killed by {signal.Signals(-code).name}"
-        return f"engine process {self.pid} exited with code {code}"
+            return f"{name} was killed by {signal.Signals(-code).name}"
+        return f"{name} exited with code {code}"
 
 
 class StopWatch:
@@ -100,7 +101,15 @@ def log_tail(path: Path) -> str:
         return ""
 
 
-def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Child:
+def log_tails(run_dir: Path) -> str:
+    """The last lines of every log in a run folder, the engine's first; of several each under its name."""
+    logs = sorted(run_dir.glob("*.log"), key=lambda path: (path.stem != ENGINE, path.stem))
+    if len(logs) == 1:
+        return log_tail(logs[0])
+    return "\n".join(f"{path.name}:\n{tail}" for path in logs if (tail := log_tail(path)))
+
+
+def launch(entry: Spec, run_dir: Path, role: str = ENGINE, *, log_to_terminal: bool = False) -> Child:
     """Start ``entry.build(reporter, run_dir)`` in a new process, as a command of its own.
 
     The child is in a process group of its own, so that an interrupt in the notebook or the terminal does not reach it, but in the
@@ -109,12 +118,13 @@ def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Chil
 
     Args:
         entry: what to run; resolved in the child.
-        run_dir: its private folder; its log is written there unless ``log_to_terminal``.
+        run_dir: its private folder; its log is written there, as ROLE.log, unless ``log_to_terminal``.
+        role: what it is for, as its command line, its log and whatever is told of it name it.
     """
     life_read, life_write = os.pipe()
     report_read, report_write = os.pipe()
-    log = None if log_to_terminal else run_dir / LOG
-    command = [sys.executable, "-P", "-m", "mqlab.wire.boot", str(life_read), str(report_write), str(os.getpid()), str(run_dir)]
+    log = None if log_to_terminal else run_dir / f"{role}.log"
+    command = [sys.executable, "-P", "-m", "mqlab.wire.boot", str(life_read), str(report_write), str(os.getpid()), str(run_dir), role]
     try:
         popen = _start(command, (life_read, report_write), log)
     except BaseException:
@@ -124,7 +134,7 @@ def launch(entry: Spec, run_dir: Path, *, log_to_terminal: bool = False) -> Chil
     finally:
         os.close(life_read)
         os.close(report_write)
-    child = Child(popen, life_write, report_read, log)
+    child = Child(role, popen, life_write, report_read, log)
     _send_entry(popen, entry)
     return child
 

@@ -42,6 +42,8 @@ class _Word(IntEnum):
     PREFIX_HITS = 11
     DRAFTED = 12
     ACCEPTED = 13
+    DEVICE_US = 14
+    OVERSLEEP_US = 15
 
 
 _SIZE = 4096
@@ -104,6 +106,8 @@ class StatsPage:
         words[_Word.PREFIX_HITS] = stats.prefix_hits
         words[_Word.DRAFTED] = stats.drafted
         words[_Word.ACCEPTED] = stats.accepted
+        words[_Word.DEVICE_US] = stats.device_us
+        words[_Word.OVERSLEEP_US] = stats.oversleep_us
 
     def read(self) -> EngineStats:
         """The counters and gauges published last."""
@@ -122,6 +126,8 @@ class StatsPage:
             prefix_hits=words[_Word.PREFIX_HITS],
             drafted=words[_Word.DRAFTED],
             accepted=words[_Word.ACCEPTED],
+            device_us=words[_Word.DEVICE_US],
+            oversleep_us=words[_Word.OVERSLEEP_US],
         )
 
     def close(self) -> None:

@@ -27,7 +27,8 @@ class Wiring:
         output: what a message carries: ``delta`` (new tokens only) or ``cumulative`` (all so far).
         timing: every interval and limit.
         log_stats_interval: seconds between the engine's own log lines; 0 turns them off.
-        engine_socket: for ``sync_sockets``: called with the name of an edge, gives what opens the engine's socket of it.
+        engine_socket: for ``sync_sockets``: called with the name of an edge, gives what opens the engine's socket of it; with the keyword
+            argument ``role`` that of another process.
         front_socket: for ``async_sockets``: the same for the front.
         client_wraps: each called with the client, innermost first, and gives the one to use.
     """
@@ -44,9 +45,9 @@ class Wiring:
 
     @staticmethod
     def of(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
-        """The wiring of a real engine: the scheduling core over the torch runner."""
-        runner = Spec("mqlab.model.load:build", {"config": config})
-        finder = Spec("mqlab.model.load:foresee")
+        """The wiring of a real engine: the scheduling core over the torch runner, or over a simulated device."""
+        runner = Spec("mqlab.model.either:build", {"config": config})
+        finder = Spec("mqlab.model.either:foresee")
         core = Spec("mqlab.engine.engine_core:build", {"config": config, "runner": runner, "finder": finder})
         return Wiring(core, codec=codec, timing=timing or Timing(), log_stats_interval=config.log_stats_interval)
 
@@ -71,6 +72,16 @@ class Wiring:
             front_socket=Spec("mqlab.probes.sockets:async_class", here),
             client_wraps=(*self.client_wraps, Spec("mqlab.probes.front:watch", here)),
         )
+
+    @property
+    def engine_loop_socket(self) -> Spec:
+        """What ``front_socket`` is, for an engine that lives on an event loop."""
+        return replace(self.front_socket, kwargs={**self.front_socket.kwargs, "role": "engine"})
+
+    def helping(self, role: str) -> Wiring:
+        """A copy for a process beside the engine's: what its sockets count is written under its role."""
+        socket = self.engine_socket
+        return replace(self, engine_socket=replace(socket, kwargs={**socket.kwargs, "role": role}))
 
     def build_core(self) -> Any:
         """The core with its wrappers folded around it."""

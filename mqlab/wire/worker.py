@@ -18,8 +18,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _EXIT_GRACE_S = 5.0
-_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
-_alive: weakref.WeakKeyDictionary[threading.Thread, SimpleQueue[_Job | None]] = weakref.WeakKeyDictionary()
+_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop | None, "asyncio.Future[Any] | None"]
+
+
+class _Ending:
+    """Tells a worker's thread to end, and first of all what it may be at."""
+
+    def __init__(self, jobs: SimpleQueue[_Job | None]) -> None:
+        self._jobs = jobs
+        self.told: list[Callable[[], None]] = []
+
+    def __call__(self) -> None:
+        for tell in self.told:
+            tell()
+        self._jobs.put(None)
+
+
+_alive: weakref.WeakKeyDictionary[threading.Thread, _Ending] = weakref.WeakKeyDictionary()
 
 
 class Worker:
@@ -29,8 +44,8 @@ class Worker:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
         self._thread.start()
-        _alive[self._thread] = self._jobs
-        self._finalizer = weakref.finalize(self, self._jobs.put, None)
+        self._ending = _alive[self._thread] = _Ending(self._jobs)
+        self._finalizer = weakref.finalize(self, self._ending)
 
     async def run(self, function: Callable[[], T]) -> T:
         """The function's result, computed in the thread."""
@@ -38,6 +53,11 @@ class Worker:
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((function, loop, future))
         return await future
+
+    def occupy(self, function: Callable[[], object], end: Callable[[], None]) -> None:
+        """Run in the thread what runs for long and must not raise; ``end`` makes it return, and is called when the thread is to end."""
+        self._ending.told.append(end)
+        self._jobs.put((function, None, None))
 
     async def end(self, grace_s: float) -> bool:
         """End the thread; False when a job still ran after ``grace_s`` seconds, and goes on. Idempotent."""
@@ -52,8 +72,8 @@ class Worker:
 def _end_all() -> None:
     # The interpreter aborts when it is taken down around native code, a model that still loads for instance.
     deadline = time.monotonic() + _EXIT_GRACE_S
-    for thread, jobs in list(_alive.items()):
-        jobs.put(None)
+    for thread, ending in list(_alive.items()):
+        ending()
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
@@ -64,13 +84,14 @@ def _work(jobs: SimpleQueue[_Job | None]) -> None:
             result, error = function(), None
         except BaseException as raised:
             result, error = None, raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(_resolve, future, result, error)
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(_resolve, future, result, error)
         del job, function, loop, future, result, error
 
 
-def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
+def _resolve(future: asyncio.Future[Any] | None, result: Any, error: BaseException | None) -> None:
+    if future is None or future.done():
         return
     if error is not None:
         future.set_exception(error)

@@ -11,6 +11,7 @@ from mqlab.bench.arms import Arm, make_arms
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import ConfigError
+from mqlab.topologies import TOPOLOGIES
 
 
 def arms(model: str = "echo", **settings: Any) -> list[Arm]:
@@ -19,8 +20,8 @@ def arms(model: str = "echo", **settings: Any) -> list[Arm]:
 
 def test_without_a_word_the_layouts_are_compared() -> None:
     made = arms()
-    assert [arm.topology for arm in made] == ["inproc", "aio", "mq", "v1"]
-    assert [arm.label for arm in made] == ["inproc", "aio", "mq", "v1"]
+    assert [arm.topology for arm in made] == list(TOPOLOGIES)
+    assert [arm.label for arm in made] == list(TOPOLOGIES)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from mqlab import cli
 from mqlab.bench import compare as module
-from mqlab.bench.arm import Run, Work
+from mqlab.bench.arm_run import Run
+from mqlab.bench.arm_work import Work
 from mqlab.bench.compare import compare
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.config import EngineConfig, Timing
@@ -19,6 +20,7 @@ from mqlab.contract.waiting import until_sync
 from mqlab.errors import BenchError, ConfigError, EngineStartError, ModelError
 from mqlab.probes.recording import Recording
 from mqlab.record.trace import Trace
+from mqlab.topologies import TOPOLOGIES
 
 SMALL: dict[str, Any] = {"rounds": 3, "num_prompts": 6, "input_len": 5, "output_len": 4}
 ECHO = EngineConfig(model="echo")
@@ -32,24 +34,26 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_layout_gives_the_same_tokens_and_a_figure(cache: Path) -> None:
-    result = compare(ECHO, CompareConfig(**SMALL))
-    assert list(result.runs) == ["inproc", "aio", "mq", "v1"]
+    arms = ["sync", *TOPOLOGIES]
+    result = compare(ECHO, CompareConfig(topologies=",".join(arms), **SMALL))
+    assert list(result.runs) == arms
     assert result.void == []
-    assert result.differing() == {"aio": 0, "mq": 0, "v1": 0, "inproc without probes": 0}
+    assert result.differing() == dict.fromkeys([*TOPOLOGIES, "sync without probes"], 0)
     assert {len(runs) for runs in result.runs.values()} == {3}
     assert {run.output_tokens for runs in result.runs.values() for run in runs} == {24}
     assert len({run.outputs[0] for run in result.runs["mq"]}) == 3, "every round has prompts of its own"
     assert [set(run.cpu) for run in result.runs["v1"]] == [{"front", "engine"}] * 3
-    assert [set(run.cpu) for run in result.runs["aio"]] == [{"front"}] * 3
+    assert [set(run.cpu) for run in result.runs["detok_ring"]] == [{"front", "detokenizer", "engine"}] * 3
+    assert [set(run.cpu) for name in ("sync", "aio") for run in result.runs[name]] == [{"front"}] * 6
     folders = [cache / "recordings" / arm["recording"] for arm in result.meta["arms"] if arm["recording"]]
     assert len({folder.parent for folder in folders}) == 1
     merged = Trace.merge(Trace.of(folder) for folder in folders)
-    assert [run.rpartition(" ")[2] for run in merged.runs] == ["inproc", "aio", "mq", "v1"] and merged.meta["notes"] == []
+    assert [run.rpartition(" ")[2] for run in merged.runs] == arms and merged.meta["notes"] == []
     recorded = [Recording(folder) for folder in folders]
     finished = [sum(page.get("request.finished", 0) for page in recording.read().values()) for recording in recorded]
     for recording in recorded:
         recording.close()
-    assert finished == [3 * 6 + 6] * 4, "three rounds and a warm-up, in each arm"
+    assert finished == [0, *[3 * 6 + 6] * len(TOPOLOGIES)], "three rounds and a warm-up, in each arm that has a client"
 
 
 @pytest.mark.parametrize("vary", ["output=delta,cumulative", "num_scheduler_steps=1,4", "concurrency=0,2"])

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mqlab.bench.arm import Run
+from mqlab.bench.arm_run import Run
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
 from mqlab.bench.reuse import Reuse
@@ -91,6 +91,13 @@ def test_drift_and_foreign_load_are_told() -> None:
     assert comparison({"a": runs(*SLOW), "b": runs(*FAST)}).warnings == []
 
 
+def test_memory_that_arms_share_is_told() -> None:
+    held = [msgspec.structs.replace(run, memory_mb=50.0) for run in runs(*SLOW)]
+    (warning,) = comparison({"a": held, "b": held}, metric="memory_mb").warnings
+    assert warning.endswith("add --alone for what an arm holds by itself")
+    assert comparison({"a": held, "b": held}, metric="memory_mb", alone=True).warnings == []
+
+
 def test_few_rounds_promise_less() -> None:
     few = comparison({"a": runs(*SLOW[:3]), "b": runs(*FAST[:3])}, rounds=3)
     assert few.warnings == ["intervals of 3 rounds hold the truth in 75% of cases at most, not 95%: raise --rounds"]
@@ -129,7 +136,8 @@ def test_everything_is_in_the_frame_and_in_the_record() -> None:
     frame = result.to_pandas()
     assert len(frame) == 15
     assert set(frame["arm"]) == {"a", "b", "a without probes"}
-    assert {"round", "output_tokens_per_s", "cpu_front", "cpu_engine", "foreign"} <= set(frame.columns)
+    assert {"round", "output_tokens_per_s", "cpu_front", "cpu_engine", "foreign", "found", "busy_s"} <= set(frame.columns)
+    assert not frame.map(lambda cell: isinstance(cell, dict)).any(axis=None), "a figure a column"
     record = json.loads(json.dumps(result.as_record()))
     assert record["verdict"] == result.verdict
     assert record["rows"][1]["ratio"]["value"] == pytest.approx(1.3, abs=0.01)

@@ -9,7 +9,7 @@ import pytest
 from mock_openai import Script, mock_openai
 from small_model import write_small_model
 
-from mqlab.bench.arm import Work, make_requests
+from mqlab.bench.arm_work import Work, make_requests
 from mqlab.bench.latency import latency
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig

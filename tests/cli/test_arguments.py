@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqlab.arguments import (
     build_parser,
+    codecs_configs,
     compare_configs,
     latency_configs,
     load_configs,
@@ -19,6 +20,7 @@ from mqlab.arguments import (
     serve_configs,
     throughput_configs,
 )
+from mqlab.bench.codecs_options import CodecsConfig
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
@@ -56,6 +58,7 @@ def test_defaults_are_those_of_the_configs() -> None:
     assert latency_configs(parse("bench latency")) == (EngineConfig(), LatencyConfig(), Timing())
     assert scheduler_configs(parse("bench scheduler")) == (EngineConfig(), SchedulerConfig())
     assert sampler_configs(parse("bench sampler")) == (SamplerConfig(),)
+    assert codecs_configs(parse("bench codecs")) == (CodecsConfig(),)
     assert load_configs(parse("bench serve")) == (LoadConfig(), DatasetConfig())
     assert compare_configs(parse("compare smollm2-135m")) == (EngineConfig(), CompareConfig(), Timing())
 

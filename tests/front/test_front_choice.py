@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from mqlab.front.choice import ChoiceReader, Tally
 from mqlab.front.collect import ChoiceCollector
 from mqlab.front.textmodel import TextModel
+from mqlab.logprobs import Logprobs
 from mqlab.types import Delta, Finish, Output, SamplingParams, Usage
 
 TALK = " Příliš žluťoučký kůň 🙂🙂 said: 42 hellos, 你好 世界 and שלום, one by one. END of it."
@@ -115,3 +117,22 @@ def test_only_the_last_choice_gets_the_usage() -> None:
     tally = Tally(5, 2)
     assert tally.end(3) is None
     assert tally.end(4) == Usage(5, 7) == tally.usage
+
+
+def test_text_that_a_layout_has_searched_is_taken_as_it_is(text: TextModel) -> None:
+    """Nothing is decoded: these ids are no words of it."""
+    params = SamplingParams(stop=("END",))
+    deltas = [Delta("r", [5, 6], text="one "), Delta("r", [7], "stop", "END", text="two ")]
+    assert summary(read(text, params, deltas)) == ("one two ", (5, 6, 7), "stop", "END", Usage(3, 3))
+    collector = ChoiceCollector(reader(text, params))
+    choice = [collector.add(delta) for delta in deltas][-1]
+    assert choice is not None and (choice.text, choice.stop_reason) == ("one two ", "END")
+
+
+def test_logprobs_want_each_tokens_own_text_whoever_has_decoded(text: TextModel) -> None:
+    tokens = text.tokenizer.encode("one two")
+    rows = np.zeros((len(tokens), 1))
+    logprobs = Logprobs.pack(np.array(tokens, np.int32)[:, None], rows.astype(np.float32), np.ones(len(tokens), np.int32))
+    (output,) = read(text, SamplingParams(logprobs=0), [Delta("r", tokens, "length", text="something else", logprobs=logprobs)])
+    assert output.text == "one two" and output.logprobs is not None
+    assert "".join(one.text for one in output.logprobs) == "one two"

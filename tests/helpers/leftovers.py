@@ -15,6 +15,8 @@ from mqlab.wire.registry import Registry
 _LIBRARY_THREADS = {"GarbageCollectorThread", "TMonitor", "HistorySavingThread"}
 _LIBRARY_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
+_MAX_ENVIRON = 1 << 20
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -53,10 +55,17 @@ def _orphans(runtime: Path) -> set[psutil.Process]:
 
 
 def _environ(pid: int) -> bytes:
+    """As the process was started with. Read for every process of the machine, twice a test, so without a Path and a file object."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
     except OSError:
         return b""
+    try:
+        return os.read(fd, _MAX_ENVIRON) + b"\0"
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def _find(pid: int) -> psutil.Process | None:

@@ -143,9 +143,17 @@ def echo_server(model_folder: Path, folder: Path, **options: Any) -> Iterator[Pr
 
 
 def echo_command(
-    model_folder: Path, *, port: int = 0, topology: str = "v1", drain_timeout: float = 1.0, timing: Timing = FAST, **core: Any
+    model_folder: Path,
+    *,
+    port: int = 0,
+    topology: str = "v1",
+    drain_timeout: float = 1.0,
+    limit_concurrency: int | None = None,
+    timing: Timing = FAST,
+    **core: Any,
 ) -> list[str]:
     """``mqlab serve`` with an echo engine."""
+    server = {"port": port, "topology": topology, "drain_timeout": drain_timeout, "limit_concurrency": limit_concurrency}
     code = f"""
 import sys
 from pathlib import Path
@@ -154,7 +162,7 @@ from mqlab.config import EngineConfig, ServerConfig, Timing
 from mqlab.errors import MqlabError
 from mqlab.server.launch import serve
 from serving import echo_wiring
-config = ServerConfig(port={port}, topology={topology!r}, drain_timeout={drain_timeout})
+config = ServerConfig(**{server!r})
 try:
     timing = {timing!r}
     sys.exit(serve(EngineConfig(), config, timing, wiring=echo_wiring(Path({str(model_folder)!r}), timing, **{core!r})))

@@ -51,6 +51,7 @@ def shell(shared_shell: InteractiveShell) -> InteractiveShell:
             "Avg",
         ),
         ("bench scheduler --running 2 --waiting 0 --steps 2 --num-iters 1 -o s", "s", None, "schedule µs"),
+        ("bench capacity --model sim:pythia-70m@h100 --rates inf --num-prompts 2 --output-len 2 -o c", "c", None, "output tokens/s"),
         ("trace", "trace", Trace, "1 finished"),
         (f"bench lab {TINY} --rate 200 -o r", "r", ServeResult, "Successful requests:                         4"),
         (f"bench silent {TINY}", "result", ServeResult, "Successful requests:                         4"),

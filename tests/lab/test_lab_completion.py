@@ -57,7 +57,8 @@ def test_candidates(offer: Offer, line: str, after: list[str]) -> None:
 
 
 def test_commands_and_nothing_of_pythons(offer: Offer) -> None:
-    commands = ["attach", "bench", "compare", "fetch", "metrics", "open", "profile", "ps", "serve", "stop", "trace"]
+    looking = ["metrics", "open", "profile", "ps", "serve", "stop", "trace"]
+    commands = ["attach", "bench", "calibrate", "check-topology", "compare", "fetch", *looking]
     assert offer("%mqlab ") == [f"%mqlab {command}" for command in commands]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recordings import record
 
-from mqlab.bench.arm import Run
+from mqlab.bench.arm_run import Run
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
 from mqlab.errors import ConfigError, ProfileError, TraceError

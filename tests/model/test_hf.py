@@ -27,8 +27,9 @@ from mqlab.model.dummy import DummyWeights
 from mqlab.model.forward import Forward
 from mqlab.model.hf import HfModel
 from mqlab.model.hf_shape import hf_architecture
-from mqlab.model.kv import ModelShape, allocate
+from mqlab.model.kv import allocate
 from mqlab.model.load import build
+from mqlab.model.shape import ModelShape
 from mqlab.model.weights import Weights
 from mqlab.models.resolve import load_config
 from mqlab.plan import Chunk, Plan

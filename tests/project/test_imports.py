@@ -23,6 +23,14 @@ def test_import_mqlab_is_light(tmp_path: Path) -> None:
     assert loaded == "[]"
 
 
+def test_an_engine_without_a_model_starts_light(tmp_path: Path) -> None:
+    """Numbers and profilers cost as much as all the rest of its start, and are loaded where a request asks for them."""
+    names = ("numpy", "psutil", "cProfile", "llguidance")
+    code = "import mqlab.wire.boot, mqlab.topologies.mq, mqlab.topologies.v1, mqlab.engine.echo"
+    loaded = run(f"import sys; {code}; print([name for name in {names} if name in sys.modules])", tmp_path)
+    assert loaded == "[]"
+
+
 @pytest.mark.parametrize(
     "package", ["mqlab.types", "mqlab.config", "mqlab.engine", "mqlab.client", "mqlab.front", "mqlab.server", "mqlab.text"]
 )

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import quantiles
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "mqlab").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")])
 TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py" and "helpers" not in path.parts)
@@ -50,15 +48,14 @@ def test_the_sleep_rule_tells_waits_from_fixtures_and_yields() -> None:
     assert sleeping_lines(source) == [2]
 
 
-@pytest.mark.parametrize("path", TESTS, ids=relative)
-def test_tests_wait_for_events(path: Path) -> None:
-    lines = sleeping_lines(path.read_text())
-    assert not lines, f"lines {lines} sleep: use until() of mqlab/contract/waiting.py"
+def test_tests_wait_for_events() -> None:
+    sleeping = {relative(path): lines for path in TESTS if (lines := sleeping_lines(path.read_text()))}
+    assert not sleeping, "these lines sleep: use until() of mqlab/contract/waiting.py"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_file_is_small(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
+def test_files_are_small() -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_FILE_LINES} == {}
 
 
 def test_functions_are_short() -> None:

@@ -37,7 +37,8 @@ def shipped(*folders: str) -> set[str]:
 
 def test_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert inside == shipped("mqlab", "kernels/mqlab_kernels")
+    devices = {path.replace("profiles/devices/", "mqlab/_devices/") for path in shipped("profiles/devices")}
+    assert inside == shipped("mqlab", "kernels/mqlab_kernels") | devices and "mqlab/_devices/h100.toml" in inside
 
 
 def test_declares_command_and_license(wheel: Path) -> None:
@@ -59,3 +60,19 @@ print(json.dumps(files))
     assert done.returncode == 0, done.stderr
     files = json.loads(done.stdout)
     assert files and all(Path(file).is_relative_to(installed) for file in files)
+
+
+def test_a_simulated_step_runs_from_another_directory(installed: Path, model_folder: Path, tmp_path: Path) -> None:
+    code = f"""
+import mqlab.models.devices, mqlab.model.sim as sim
+from mqlab.config import EngineConfig
+from mqlab.plan import Chunk, Plan
+from mqlab.types import SamplingParams
+runner = sim.build(EngineConfig(model="sim:{model_folder}@h100"))
+chunk = Chunk("one", (5, 6), 0, (0,), True, SamplingParams(temperature=0.0), 0)
+print(mqlab.models.devices.shipped_devices(), *map(len, runner.launch(Plan((chunk,))).wait().tokens))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(installed / "mqlab" / "_devices"), "1"]

@@ -80,6 +80,40 @@ def test_messages_that_queue_at_the_front_keep_their_steps(tmp_path: Path) -> No
     assert "89.000 ms" in trace.why("a", 0) and "the front" in trace.why("a", 0)
 
 
+def record_relay(folder: Path) -> Trace:
+    """Three steps of 10 ms, each sent to a detokenizer at once, which has it 1 ms later, takes 2 ms, and sends it on in another one.
+
+    The front writes to the detokenizer, too, and the engine to the front: neither is a step's message.
+    """
+    relay, ends = "detokenizer-13", (10, 20, 30)
+    write_events(folder, ENGINE, STEP, [step(end - 10) for end in ends])
+    write_events(folder, ENGINE, MESSAGE, [(at(end), n, 1, 8, 0) for n, end in enumerate(ends)], "tokens.sent")
+    write_events(folder, ENGINE, MESSAGE, [(at(3), 0, 1, 8, 0)], "text.sent")
+    write_events(folder, FRONT, MESSAGE, [(at(-1), 0, 1, 8, 0)], "tokens.sent")
+    came = sorted([at(0), *(at(end + 1) for end in ends)])
+    write_events(folder, relay, MESSAGE, [(stamp, n, 1, 8, 0) for n, stamp in enumerate(came)], "tokens.received")
+    write_events(folder, relay, MESSAGE, [(at(end + 4), n, 1, 9, MS) for n, end in enumerate(ends)], "text.sent")
+    received = [at(4), *(at(end + 5) for end in ends)]
+    write_events(folder, FRONT, MESSAGE, [(stamp, n, 1, 9, 0) for n, stamp in enumerate(received)], "text.received")
+    write_counters(folder, ENGINE, {"socket.tokens.sent.messages": 3, "socket.text.sent.messages": 1})
+    write_counters(folder, relay, {"socket.tokens.received.messages": 4, "socket.text.sent.messages": 3})
+    write_counters(folder, FRONT, {"socket.tokens.sent.messages": 1, "socket.text.received.messages": 4})
+    deltas = [at(end + 6) for end in ends]
+    front = {"id": "a", "arrived_ns": at(-1), "first_ns": deltas[0], "last_ns": deltas[2], "output_tokens": 3}
+    write_requests(folder, FRONT, [{**front, "finish": "stop", "token_ns": deltas, "token_counts": [1, 1, 1]}])
+    return Trace.of(folder)
+
+
+def test_a_process_between_engine_and_front_is_on_the_way(tmp_path: Path) -> None:
+    trace = record_relay(tmp_path)
+    for token, end in enumerate((10, 20, 30)):
+        last = records(trace.way("a", token))[-5:]
+        assert [row["hop"] for row in last] == ["send began", "came between", "went on", "received", "delta"]
+        assert [row["stamp_ns"] for row in last] == [at(end + later) for later in (0, 1, 3, 5, 6)]
+        assert [row["part"] for row in last] == ["send", "socket", "relay", "socket", "front"]
+        assert [row["writer"] for row in last] == [ENGINE, "detokenizer-13", "detokenizer-13", FRONT, FRONT]
+
+
 def test_one_process_has_no_socket_on_the_way(tmp_path: Path) -> None:
     write_events(tmp_path, "engine-11", STEP, [step(0)])
     front = {"id": "a", "arrived_ns": at(-1), "first_ns": at(11), "last_ns": at(11), "output_tokens": 2}

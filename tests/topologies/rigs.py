@@ -1,17 +1,11 @@
-"""The topologies of this package, as rigs for the contract."""
+"""The topologies of this package, as rigs for the contract; what each can do is said in its own module."""
 
 from __future__ import annotations
 
-from functools import partial
+from mqlab.contract.cases import rig_of
+from mqlab.topologies import TOPOLOGIES
 
-from mqlab.contract.rig import Rig
-from mqlab.topologies import make_client
+PICKLED = ("mq", "v1", "detok_chain", "detok_ring")
+"""Those whose messages are also tried over the second codec."""
 
-RIGS = (
-    Rig("inproc", partial(make_client, "inproc"), own_process=False, sees_hangs=False, steps_apart=False),
-    Rig("aio", partial(make_client, "aio"), own_process=False),
-    Rig("mq", partial(make_client, "mq")),
-    Rig("mq-pickle", partial(make_client, "mq"), codec="pickle"),
-    Rig("v1", partial(make_client, "v1")),
-    Rig("v1-pickle", partial(make_client, "v1"), codec="pickle"),
-)
+RIGS = (*map(rig_of, TOPOLOGIES), *(rig_of(topology, "pickle") for topology in PICKLED))

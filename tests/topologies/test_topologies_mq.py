@@ -16,6 +16,7 @@ from mqlab.contract.rig import (
     SEEN_S,
     Check,
     Rig,
+    applies,
     ask,
     assert_serves,
     begin,
@@ -29,24 +30,27 @@ from mqlab.contract.rig import (
 from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError
 from mqlab.topologies import make_client
 
-HISTORICAL = Rig("mq-historical", partial(make_client, "mq", preset="historical"), sees_hangs=False)
+HISTORICAL = Rig("mq-historical", partial(make_client, "mq", preset="historical"), merges=False)
+PID = Rig("mq-pid", partial(make_client, "mq", health="pid"), sees_hangs=False)
 BIG = tuple(range(3, 8000))
 POLL = Rig("mq-poll", partial(make_client, "mq", intake="poll"))
 
 
-@pytest.mark.parametrize("rig", [HISTORICAL, POLL], ids=lambda rig: rig.name)
+VARIED = (
+    requests.check_ten_thousand_requests,
+    requests.check_slow_reader_costs_only_its_tokens,
+    abort.check_abort_at_random_moments,
+    abort.check_abort_by_id,
+    death.check_fatal_begin,
+    death.check_kill_is_seen,
+    close.check_close_of_a_frozen_engine,
+)
+
+
 @pytest.mark.parametrize(
-    "check",
-    [
-        requests.check_ten_thousand_requests,
-        requests.check_slow_reader_costs_only_its_tokens,
-        abort.check_abort_at_random_moments,
-        abort.check_abort_by_id,
-        death.check_fatal_begin,
-        death.check_kill_is_seen,
-        close.check_close_of_a_frozen_engine,
-    ],
-    ids=lambda check: check.__name__.removeprefix("check_"),
+    ("check", "rig"),
+    [(check, rig) for rig in (HISTORICAL, POLL) for check in VARIED if applies(check, rig)],
+    ids=lambda value: value.name if isinstance(value, Rig) else value.__name__.removeprefix("check_"),
 )
 async def test_variants_obey_the_contract(check: Check, rig: Rig) -> None:
     await check(rig)
@@ -95,7 +99,7 @@ async def test_call_timeout_counts_the_wait_for_room() -> None:
 
 async def test_health_by_pid_does_not_see_a_hang() -> None:
     """The third generation, as it was: a hang goes unnoticed for as long as it lasts, and then it goes on."""
-    async with HISTORICAL.client(timing=ALERT, hang_step=3, hang_seconds=1.5) as client:
+    async with PID.client(timing=ALERT, hang_step=3, hang_seconds=1.5) as client:
         stream = await begin(client, ask("a"))
         await pass_time(1.0)
         health = await client.check()
@@ -105,7 +109,7 @@ async def test_health_by_pid_does_not_see_a_hang() -> None:
 
 
 async def test_health_by_pid_sees_death() -> None:
-    async with HISTORICAL.client(timing=ALERT) as client:
+    async with PID.client(timing=ALERT) as client:
         call = asyncio.create_task(client.call("ping"))
         assert await call
         (await the_engine()).kill()
@@ -115,7 +119,7 @@ async def test_health_by_pid_sees_death() -> None:
 
 async def test_idle_beats_arrive() -> None:
     """The age of the last beat, which is told in tenths of a second, falls again and again."""
-    async with HISTORICAL.client(timing=replace(PATIENT, idle_interval=0.3)) as client:
+    async with PID.client(timing=replace(PATIENT, idle_interval=0.3)) as client:
         last = 0.0
         async with asyncio.timeout(SEEN_S):
             while (age := await _beat_age(client)) >= last:

@@ -85,6 +85,24 @@ def test_how_it_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
         child.terminate()
 
 
+DEAF_SOURCE = """
+import signal, threading
+def signals_itself():
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+def wait(reporter, run_dir):
+    threading.Timer(0.1, signals_itself).start()
+    threading.Event().wait(60)
+"""
+
+
+def test_a_stop_that_does_not_end_the_main_threads_wait_is_heard_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread takes the signal, as when it comes just before the wait begins."""
+    (tmp_path / "entry_that_is_deaf.py").write_text(DEAF_SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    with child_of(Spec("entry_that_is_deaf:wait"), tmp_path) as child:
+        assert exited(child) == 0
+
+
 def test_an_interrupt_of_the_parents_group_does_not_reach_it(tmp_path: Path) -> None:
     with child_of(ECHOES, tmp_path) as child:
         assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
