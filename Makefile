@@ -12,7 +12,7 @@ NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --timeout=300 
 # Half of the suite's time is waiting, so one test more at once than there are processors, at most 4 for they need a few GB of memory each;
 # a module's own fixtures stay in one worker, and so does a notebook.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
-PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
+PARALLEL := --numprocesses $(WORKERS) --dist loadscope
 # Idle OpenMP threads that spin steal a shared core from the processes under test; without bytecode each process compiles what it imports.
 TEST_ENV := GOMP_SPINCOUNT=1000 PYTHONDONTWRITEBYTECODE=
 LAB_FLAGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)

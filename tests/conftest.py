@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything imports torch, here or in a child: idle OpenMP threads must not spin on a shared core.
 os.environ["GOMP_SPINCOUNT"] = "1000"
@@ -39,21 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(runtime, ignore_errors=True))
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep tests that share a fixture of their module in one worker, where that fixture is made once."""
-    if isinstance(item, pytest.Function) and "module" in _scopes(item):
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep tests that share a fixture of their module in one worker."""
+    from grouping import ByModule
+
+    return ByModule(config, log)
 
 
 def pytest_collection_finish() -> None:
     """Keep the collector away from modules and tests, which stay: looking through them takes longer than most tests that collect."""
     gc.collect()
     gc.freeze()
-
-
-def _scopes(item: pytest.Function) -> set[str]:
-    """Of all fixtures that a test uses."""
-    return {definition.scope for definitions in item._fixtureinfo.name2fixturedefs.values() for definition in definitions}
 
 
 @pytest.fixture(scope="session")

@@ -292,7 +292,7 @@ class BaseClient(Control):
     def _ensure_room(self) -> None:
         if self.limit is not None and len(self.streams) > self.limit:
             open_now = f"{self.limit} requests are open at once, the most that may be (limit; each choice counts)"
-            raise Overloaded(f"{open_now}; send it again when some have ended")
+            raise Overloaded(f"{open_now}; send it again when some have ended, or with fewer choices where it has more than that itself")
 
     async def _hand_over(self, request: Request, slot: Mailbox) -> None:
         try:

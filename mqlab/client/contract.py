@@ -31,7 +31,10 @@ class EngineClient(Protocol):
 
     Attributes:
         shape: the layout, as a picture.
+        limit: streams that may be open at once; None for no limit.
     """
+
+    limit: int | None
 
     @property
     def shape(self) -> Shape:

@@ -134,7 +134,7 @@ class RemoteClient(BaseClient):
         for role, entry in entries.items():
             page = None if role == ENGINE else StatsPage.create(hold.run_dir.path / _page_name(role))
             child = launch(entry, hold.run_dir.path, role, log_to_terminal=self._log_to_terminal)
-            hold.children.append(Watched(child, lambda one: _call_weak(on_exit, one), page))
+            hold.children.append(Watched(child, lambda one: call_weak(on_exit, one), page))
 
     async def _become_ready(self, hold: Hold, sockets: SocketSet[Any]) -> ModelInfo:
         handshake = hold.loop.create_task(self._ready_then_handshake(hold, sockets))
@@ -175,7 +175,7 @@ class RemoteClient(BaseClient):
             return
         # What it sent before it died may still lie in a socket, or be at a helper: the streams read that first.
         mourn = weakref.WeakMethod(self._mourn)
-        hold.loop.call_later(_LAST_OUTPUTS_S * len(hold.children), lambda: _call_weak(mourn, one))
+        hold.loop.call_later(_LAST_OUTPUTS_S * len(hold.children), lambda: call_weak(mourn, one))
 
     def _mourn(self, one: Watched) -> None:
         if self._stopped:
@@ -240,7 +240,8 @@ class RemoteClient(BaseClient):
             self._page = None
 
 
-def _call_weak(method: weakref.WeakMethod[Any], one: Watched) -> None:
+def call_weak(method: weakref.WeakMethod[Any], one: Any) -> None:
+    """Call a method of an object that may be gone."""
     strong = method()
     if strong is not None:
         strong(one)

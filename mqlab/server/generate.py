@@ -74,7 +74,15 @@ class Generate(Generic[B]):
     def _job(self, body: B) -> _Job[B]:
         self._state.check_model(body.model)
         head = Head(self._form.prefix + secrets.token_hex(12), int(time.time()), self._state.model)
-        return _Job(body, head, self._form.prompts(body), body.params())
+        prompts, params = self._form.prompts(body), body.params()
+        self._check_ever_fits(len(prompts) * params.n)
+        return _Job(body, head, prompts, params)
+
+    def _check_ever_fits(self, choices: int) -> None:
+        """What could not run alone is refused for good: to try it again would not help."""
+        limit = self._state.front.client.limit
+        if limit is not None and choices > limit:
+            raise InvalidRequest(f"n times the number of prompts is {choices}, and at most {limit} may be open at once; ask for fewer")
 
     def _refusal(self, error: Exception) -> ApiError:
         return as_api_error(error, self._body.__struct_fields__)

@@ -163,6 +163,6 @@ class Talk:
 def _a_file_is_left() -> bool:
     try:
         os.close(os.dup(0))
-    except OSError:
-        return False
+    except OSError as error:  # there may be no standard input
+        return error.errno not in (errno.EMFILE, errno.ENFILE)
     return True

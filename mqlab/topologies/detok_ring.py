@@ -11,8 +11,10 @@ every row, for it never sees the request itself; its states are bounded. The sch
 spins while it is idle. ``stream_interval`` holds tokens back before the socket, as there.
 
 Leaves out: stop strings in the scheduler (the front looks for them, as everywhere else, and aborts; like requests for logprobs, which want
-every token's own text, these pass the detokenizer as tokens); ``batch_decode`` over all requests, for decoding here is incremental; the
-overlap loop, which is ``--async-scheduling``. What the engine dies of goes the long way round, behind its last tokens.
+every token's own text, these pass the detokenizer as tokens); ``batch_decode`` over all requests, for decoding here is incremental, and
+holding back what follows the last space; the overlap loop, which is ``--async-scheduling``; sockets for internal calls and metrics; a
+wider interval for requests that are not streamed; a limit of what is received between two steps. What the engine dies of goes the long
+way round, behind its last tokens; answers and the model's changes take the short one, and may overtake tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any, Literal
 from mqlab.client.remote import RemoteClient, feed
 from mqlab.config import check
 from mqlab.topologies.columns import TextColumns
-from mqlab.types import Command, Edge, Event, Model, ModelInfo, Shape
+from mqlab.types import Abort, Command, Edge, Event, Model, ModelInfo, Shape
 from mqlab.wire.cumulative import Growth
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet
@@ -130,6 +132,8 @@ class DetokRingClient(RemoteClient):
         if type(message) is not TextColumns:
             self._deliver(message)
             return
+        if message.errors and self._alive:  # the engine does not know of those that the detokenizer ended
+            self._post(Abort(tuple(message.ids[row] for row in message.errors), message.client))
         step = message.step()
         self._deliver(step if self._growth is None else self._growth.cut(step))
 

@@ -60,7 +60,11 @@ def _receive(inlet: Inlet, inbox: _Inbox) -> None:
 
 def _send(outlet: Outlet, outbox: _Outbox, inbox: _Inbox) -> None:
     """The output thread; None flushes and ends it. What it cannot encode is the loop's death."""
-    sockets, send = outlet()
+    try:
+        sockets, send = outlet()
+    except Exception as error:
+        inbox.put(error)
+        return
     while (event := outbox.get()) is not None:
         try:
             send(event)

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import weakref
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import zmq
 import zmq.asyncio
 
+from mqlab.client.remote import call_weak
 from mqlab.config import check
 from mqlab.topologies.conversation import ConversingClient
 from mqlab.topologies.rpc_server import BURST
@@ -91,11 +93,18 @@ class RpcProxyClient(ConversingClient):
 
     async def _handshake(self, sockets: SocketSet[Any], run_dir: RunDir) -> ModelInfo:
         assert self._hold is not None and self._max_sockets is not None
+        lose = weakref.WeakMethod(self._proxy_ended)
         for proxy in self._proxies():
-            self._hold.tasks.append(self._hold.loop.create_task(proxy))
+            task = self._hold.loop.create_task(proxy)
+            task.add_done_callback(lambda done: call_weak(lose, done))
+            self._hold.tasks.append(task)
         own = self._max_sockets // 2 - 2
         self.limit = own if self.limit is None else min(self.limit, own)
         return await super()._handshake(sockets, run_dir)
+
+    def _proxy_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.lose(error)
 
     def _proxies(self) -> list[Any]:
         ends = self._inside, self._outside

@@ -105,6 +105,7 @@ class Server:
         self._socket = socket
         self._order = InTurn(self._start)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._callers: list[bytes] = []
         self._news = 0
         engine.listeners.append(self._tell)
@@ -129,7 +130,12 @@ class Server:
         peer, command = asked
         task = asyncio.get_running_loop().create_task(self._handle(peer, command))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._handled)
+
+    def _handled(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            self.failed.set_exception(error)
 
     async def _handle(self, peer: bytes, command: Command) -> None:
         match command:
@@ -217,9 +223,10 @@ async def _serve(reporter: Reporter, run_dir: Path, wiring: Wiring, kind: str, a
     running = asyncio.get_running_loop().create_task(server.run())
     over = asyncio.get_running_loop().create_task(engine.ended())
     reporter.ready()
-    await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
-    if running.done():
-        running.result()
+    await asyncio.wait({running, over, server.failed}, return_when=asyncio.FIRST_COMPLETED)
+    for broken in (running, server.failed):
+        if broken.done():
+            broken.result()
     await server.answered()
     sockets.close(linger_ms=_LINGER_MS)
     raise engine.failure or EngineDeadError(over.result().cause)

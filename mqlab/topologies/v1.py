@@ -7,7 +7,8 @@
 
 Reproduces: vLLM V1's AsyncLLM + EngineCore (PR 9289 onwards): decoding and encoding leave the engine's loop, input arrives while
 the device runs, the front works off large steps in chunks so that streams stay even (PR 12287), and what a reader has not read yet is
-merged (PR 15156). Leaves out: the type byte of a request (the message's own tag tells), data-parallel coordination, out-of-band tensors.
+merged (PR 15156). Leaves out: the type byte of a request (the message's own tag tells), the handshake's socket (readiness is told on a
+pipe), data-parallel coordination, out-of-band tensors, buffers that are used again.
 
 The historical preset is that of January 2025, when a third process was tried beside it (PR 11636): before both of these.
 """

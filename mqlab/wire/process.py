@@ -68,7 +68,8 @@ class Child:
         if code is None:
             return f"{name} is running"
         if code == -signal.SIGKILL:
-            return f"{name} was killed by SIGKILL; where nobody did that, memory ran out: {_LESS_MEMORY}"
+            remedy = f": {_LESS_MEMORY}" if self.role == ENGINE else ""
+            return f"{name} was killed by SIGKILL; where nobody did that, memory ran out{remedy}"
         if code < 0:
             return f"{name} was killed by {signal.Signals(-code).name}"
         return f"{name} exited with code {code}"

@@ -62,9 +62,20 @@ async def test_one_more_is_refused_with_a_hint(model_folder: Path) -> None:
 async def test_each_choice_counts_and_none_of_a_refused_request_goes_on(model_folder: Path) -> None:
     async with serving(model_folder, device_time=0.005) as served, httpx.AsyncClient(base_url=served.url) as client:
         served.client.limit = 3
-        assert (await client.post(COMPLETIONS, json={**LONG, "n": 4, "temperature": 1})).status_code == 503
+        tasks = await fill(served, client, 1)
+        assert (await client.post(COMPLETIONS, json={**LONG, "n": 3, "temperature": 1})).status_code == 503
+        await until(lambda: len(served.client.streams) == 1)
+        await leave(tasks)
         await until(lambda: not served.client.streams)
         assert (await client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 1, "n": 3, "temperature": 1})).status_code == 200
+
+
+async def test_what_could_not_run_alone_is_refused_for_good(model_folder: Path) -> None:
+    async with serving(model_folder) as served, httpx.AsyncClient(base_url=served.url) as client:
+        served.client.limit = 3
+        for body in ({"prompt": "x", "n": 4}, {"prompt": ["x", "y"], "n": 2}):
+            answer = await client.post(COMPLETIONS, json={**body, "max_tokens": 1, "temperature": 1})
+            assert answer.status_code == 400 and "at most 3" in answer.json()["error"]["message"]
 
 
 async def test_openais_client_tries_again_by_itself(model_folder: Path) -> None:

@@ -24,18 +24,18 @@ from mqlab.types import Delta, SamplingParams
 
 NO_ANSWER, NO_BEAT, NO_TURN, OLD_STAMP = "not answered a probe", "given no heartbeat", "has not turned", "step_limit"
 
-OVERRUN = {"slow_add": 0.02}
-"""Of a hundred requests at once: taking them in keeps the engine for two seconds."""
+OVERRUN = {"slow_add": 0.09}
+"""Of twenty requests at once: taking them in keeps the engine for two seconds."""
 
 HOG = {"hang_step": 3, "hang_seconds": 1.8, "hold_gil": True}
 HANG = {"hang_step": 3}
 
 
 async def verdict(health: str, limit: float, faults: dict[str, Any]) -> str:
-    """Why an engine was declared dead under a hundred requests at once; empty when it answered all and still serves."""
+    """Why an engine was declared dead under twenty requests at once; empty when it answered all and still serves."""
     rig = Rig(f"mq-{health}", partial(make_client, "mq", health=health, health_timeout=limit, beat_interval=limit / 20))
     async with rig.client(timing=replace(FAST, step_limit=3 * limit), **faults) as client:
-        uses = [run(client, ask(f"r{i}", params=SamplingParams(max_tokens=6))) for i in range(100)]
+        uses = [run(client, ask(f"r{i}", params=SamplingParams(max_tokens=6))) for i in range(20)]
         answers = await asyncio.gather(*uses, return_exceptions=True)
         if isinstance(error := answers[0], EngineDeadError):
             return error.cause

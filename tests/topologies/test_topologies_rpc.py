@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 import zmq
+import zmq.asyncio
 
 from mqlab.client.base import BaseClient
 from mqlab.contract.rig import Rig, ask, assert_serves, begin, echo_of, outcome, outcomes, read, run, settled
 from mqlab.contract.waiting import until, until_sync
-from mqlab.errors import CallError, ConfigError, Overloaded
+from mqlab.errors import CallError, ConfigError, EngineDeadError, Overloaded
 from mqlab.probes.recording import Recording
 from mqlab.record.trace import Trace
 from mqlab.topologies import TOPOLOGIES, make_client
@@ -311,3 +312,27 @@ async def test_the_first_proxy_carries_a_burst_too() -> None:
     async with rig("rpc_proxy", preset="historical").client() as client:
         requests = [ask(f"r{i}", prompt=(i + 3, 4), params=SHORT) for i in range(300)]
         assert await asyncio.gather(*(run(client, one) for one in requests)) == [(echo_of(one, 3), "length") for one in requests]
+
+
+class BreakingSocket(zmq.asyncio.Socket):
+    """Fails at the tenth message that it is to send."""
+
+    def send_multipart(self, *args: Any, **kwargs: Any) -> Any:
+        sent = self.__dict__.setdefault("sent", 0)
+        self.__dict__["sent"] = sent + 1
+        if sent == 10:
+            raise OSError("this socket was told to break")
+        return super().send_multipart(*args, **kwargs)
+
+
+def breaking(edge: str) -> type[zmq.asyncio.Socket]:
+    """For ``Wiring.front_socket``: the proxy's own socket towards the front's requests."""
+    return BreakingSocket if edge == "calls" else zmq.asyncio.Socket
+
+
+@pytest.mark.parametrize("proxy", ["one", "two"])
+async def test_a_proxy_that_fails_ends_all(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqlab.wire.sockets.plain_async_class", breaking)
+    async with rig("rpc_proxy", proxy=proxy).client(echo=SLOW) as client:
+        error = await outcome(read(client.generate(ask("a"))))
+        assert isinstance(error, EngineDeadError) and "OSError: this socket was told to break" in error.cause

@@ -15,7 +15,7 @@ class SeedsConfig:
     quick: bool = option(False, "short runs, three rounds: to see that everything works, not to quote")
     model: str | None = option(None, "another model for all experiments, for example echo:smollm2-135m")
     traces: bool = option(False, "keep what the probes recorded of an experiment's arms as well, as NAME.mqtrace")
-    output_dir: str = option("profiles/runs/seeds", "one JSON for each experiment is written there", metavar="DIR")
+    output_dir: str = option("out/seeds", "one JSON for each experiment is written there", metavar="DIR")
 
     def __post_init__(self) -> None:
         check_types(self)
