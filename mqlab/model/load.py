@@ -13,6 +13,7 @@ import torch
 from mqlab.bars import progress_bar
 from mqlab.config import Dtype, EngineConfig, Settings
 from mqlab.errors import ModelError
+from mqlab.model.allocator import keep_freed_memory
 from mqlab.model.architecture import Architecture, read_architecture, what_is_missing
 from mqlab.model.attention import use_threads
 from mqlab.model.decoder import Decoder
@@ -37,6 +38,7 @@ def build(config: EngineConfig) -> TorchRunner:
     """
     info, shape, read = foresee(config)
     dtype = choose_dtype(config.dtype)
+    keep_freed_memory()
     threads = config.num_threads or physical_cores()
     use_threads(threads)
     memory = partial(allocate, shape, info.num_blocks, info.block_size, dtype)
