@@ -51,7 +51,7 @@ def exact(logits: np.ndarray, *, temperature: float = 1.0, top_k: int = 0, top_p
     scaled = logits.astype(np.float64) / temperature
     p = np.exp(scaled - scaled.max())
     p[p < min_p * p.max()] = 0
-    order = np.lexsort((np.arange(len(p)), -p))
+    order = np.lexsort((np.arange(len(p)), -logits))  # two logits may differ where their probabilities do not
     if 0 < top_k < len(p):
         p[order[top_k:]] = 0
     p /= p.sum()

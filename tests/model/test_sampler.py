@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mqlab_kernels.race_cpu import noise_key
 from sampling import bits, chunk, draws, exact, on_a_boundary, random_logits
@@ -88,6 +88,7 @@ def test_draws_over_a_large_vocabulary_follow_the_exact_distribution() -> None:
     top_p=st.floats(1e-6, 1),
     min_p=st.floats(0, 1),
 )
+@example(logits=[0, -2e-19, 0], temperature=1.0, top_k=0, top_p=0.5, min_p=0.0)
 def test_filters_keep_exactly_the_tokens_that_they_should(
     logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float
 ) -> None:
