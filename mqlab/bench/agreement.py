@@ -26,7 +26,7 @@ from mqlab.bench.arms import Arm
 from mqlab.bench.compare import ArmProcess, launched
 from mqlab.bench.lengths import draw_lengths, longest
 from mqlab.bench.local import check_fits, folder_of, is_echo
-from mqlab.bench.output import check_output, tell, write_output
+from mqlab.bench.output import told
 from mqlab.client.sync import LoopThread
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import BenchError, ConfigError
@@ -48,11 +48,7 @@ def main(engine: EngineConfig, config: AgreementConfig, timing: Timing) -> int:
     Raises:
         as ``agreement``; ConfigError as well for a file that cannot be written.
     """
-    tell(engine.notes)
-    check_output(config.output_json)
-    result = agreement(engine, config, timing)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    result = told(lambda: agreement(engine, config, timing), config.output_json, engine.notes)
     return 0 if result.agrees else 3
 
 

@@ -42,7 +42,7 @@ async def _run_all(generate: local.Generate, requests: list[Request], due: list[
             if not due[index]:
                 seen.starts[index] = time.monotonic_ns()
             stream = generate(requests[index])
-            return await (_read_text(stream, seen.stamps[index]) if text else _read(stream, seen.stamps[index]))
+            return await _read(stream, seen.stamps[index], text)
 
     digests = await local.all_of([one(index) for index in range(len(requests))])
     seen.outputs = [ids for ids, _ in digests]
@@ -55,23 +55,14 @@ async def _until(due_ns: int) -> None:
         await asyncio.sleep(left_ns / 1e9)
 
 
-async def _read(stream: AsyncGenerator[local.Piece, None], stamps: array[int]) -> tuple[str, str]:
-    """Read one request to its end: appends (stamp_ns, number of new tokens) pairs, gives the digest of its tokens."""
-    tokens: array[int] = array("q")
-    async with aclosing(stream) as pieces:
-        async for piece in pieces:
-            stamps.extend((time.monotonic_ns(), len(piece.tokens)))
-            tokens.extend(piece.tokens)
-    return digest_ids(tokens), ""
-
-
-async def _read_text(stream: AsyncGenerator[Any, None], stamps: array[int]) -> tuple[str, str]:
-    """As ``_read``, of a front's outputs; the digest of the text as well."""
+async def _read(stream: AsyncGenerator[Any, None], stamps: array[int], text: bool) -> tuple[str, str]:
+    """Read one request to its end: appends (stamp_ns, number of new tokens) pairs, gives the digests of its tokens and of its text."""
     tokens: array[int] = array("q")
     texts: list[str] = []
     async with aclosing(stream) as pieces:
         async for piece in pieces:
             stamps.extend((time.monotonic_ns(), len(piece.tokens)))
             tokens.extend(piece.tokens)
-            texts.append(piece.text)
+            if text:
+                texts.append(piece.text)
     return digest_ids(tokens), digest_text(texts)

@@ -25,7 +25,7 @@ from mqlab.bench.calibrate_steps import Step, steps_for
 from mqlab.bench.calibrate_timing import Times, time_steps
 from mqlab.bench.cpu import CpuReport, CpuWatch
 from mqlab.bench.local import is_echo
-from mqlab.bench.output import check_new_folder, check_output, check_place, tell, write_output
+from mqlab.bench.output import check_new_folder, check_place, told
 from mqlab.config import EngineConfig
 from mqlab.errors import ConfigError
 from mqlab.models.devices import own_devices
@@ -43,15 +43,11 @@ def main(engine: EngineConfig, config: CalibrateConfig) -> int:
     Raises:
         as ``calibrate``; ConfigError as well for a file that cannot be written.
     """
-    tell(engine.notes)
-    check_output(config.output_json)
-    result = calibrate(engine, config)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    told(lambda: calibrate(engine, config), config.output_json, engine.notes)
     return 0
 
 
-def device_file(config: CalibrateConfig) -> Path:
+def target_file(config: CalibrateConfig) -> Path:
     """Where the device goes; the cache's folder of devices is made where it is missing.
 
     Raises:
@@ -79,7 +75,7 @@ def calibrate(engine: EngineConfig, config: CalibrateConfig) -> Calibration:
     from mqlab.model.cost import ModelCost
     from mqlab.model.load import foresee, physical_cores
 
-    file = device_file(config)
+    file = target_file(config)
     engine = replace(engine, num_threads=engine.num_threads or physical_cores())
     info, *_ = foresee(engine)
     cost = ModelCost.of(load_config(Path(info.path)), info.dtype)

@@ -19,7 +19,7 @@ from mqlab.bench.capacity_result import CapacityResult
 from mqlab.bench.datasets import Sample, load_samples, prompt_ids, settled
 from mqlab.bench.local import tokenizer_of
 from mqlab.bench.options import DatasetConfig
-from mqlab.bench.output import check_output, write_output
+from mqlab.bench.output import told
 from mqlab.bench.virtual import VirtualRun, simulate
 from mqlab.config import EngineConfig
 from mqlab.errors import ConfigError
@@ -35,10 +35,7 @@ def main(engine: EngineConfig, config: CapacityConfig, dataset: DatasetConfig) -
     Raises:
         as ``capacity``.
     """
-    check_output(config.output_json)
-    result = capacity(engine, config, dataset)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    told(lambda: capacity(engine, config, dataset), config.output_json)
     return 0
 
 

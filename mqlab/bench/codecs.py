@@ -13,7 +13,7 @@ from mqlab.bars import progress_bar
 from mqlab.bench.codecs_options import CodecsConfig
 from mqlab.bench.codecs_result import CodecsResult, Row
 from mqlab.bench.cpu import CpuWatch
-from mqlab.bench.output import check_output, write_output
+from mqlab.bench.output import told
 from mqlab.record.metadata import environment
 from mqlab.types import Delta, Step
 from mqlab.wire.codecs import CODECS, OUTPUTS, make_codec
@@ -28,10 +28,7 @@ def main(config: CodecsConfig) -> int:
     Raises:
         ConfigError: the file cannot be written.
     """
-    check_output(config.output_json)
-    result = codecs(config)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    told(lambda: codecs(config), config.output_json)
     return 0
 
 

@@ -32,7 +32,7 @@ from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
 from mqlab.bench.lengths import longest
 from mqlab.bench.local import check_fits, folder_of
-from mqlab.bench.output import check_output, tell, write_output
+from mqlab.bench.output import told
 from mqlab.client.sync import LoopThread
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import BenchError, EngineStartError
@@ -86,11 +86,7 @@ def main(engine: EngineConfig, config: CompareConfig, timing: Timing) -> int:
     Raises:
         as ``compare``; ConfigError as well for a file that cannot be written.
     """
-    tell(engine.notes)
-    check_output(config.output_json)
-    result = compare(engine, config, timing)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    result = told(lambda: compare(engine, config, timing), config.output_json, engine.notes)
     return 3 if result.void else 0
 
 

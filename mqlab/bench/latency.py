@@ -21,7 +21,7 @@ from mqlab.bench.datasets import load_samples, prompt_ids
 from mqlab.bench.latency_result import LatencyResult
 from mqlab.bench.local import all_of, check_fits, count_tokens, encoder_of, started, tokenizer_of, watch, wiring_of
 from mqlab.bench.options import DatasetConfig, LatencyConfig
-from mqlab.bench.output import check_output, tell, write_output
+from mqlab.bench.output import told
 from mqlab.bench.reuse import Reuse
 from mqlab.client.contract import EngineClient
 from mqlab.config import EngineConfig, Timing
@@ -36,11 +36,7 @@ def main(engine: EngineConfig, config: LatencyConfig, timing: Timing, *, wiring:
     Raises:
         as ``latency``.
     """
-    tell(engine.notes)
-    check_output(config.output_json)
-    result = latency(engine, config, timing, wiring=wiring)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    told(lambda: latency(engine, config, timing, wiring=wiring), config.output_json, engine.notes)
     return 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mqlab.errors import ConfigError
 
@@ -53,6 +53,31 @@ def write_output(path: str | None, record: Mapping[str, Any]) -> None:
     """Write a result where one was asked for."""
     if path is not None:
         Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+class Recorded(Protocol):
+    """A result that can be written."""
+
+    def as_record(self) -> Mapping[str, Any]:
+        """For JSON."""
+        ...
+
+
+R = TypeVar("R", bound=Recorded)
+
+
+def told(run: Callable[[], R], output_json: str | None, notes: Iterable[str] = ()) -> R:
+    """A benchmark's result, printed and, where asked for, written to a file; what was asked for and is not done is told before.
+
+    Raises:
+        ConfigError: the file cannot be written, which is found out before the run. Others as ``run``.
+    """
+    tell(notes)
+    check_output(output_json)
+    result = run()
+    print(result)
+    write_output(output_json, result.as_record())
+    return result
 
 
 def tell(notes: Iterable[str]) -> None:

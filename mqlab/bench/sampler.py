@@ -14,7 +14,7 @@ from statistics import median
 
 from mqlab.bars import progress_bar
 from mqlab.bench.cpu import CpuWatch
-from mqlab.bench.output import check_output, write_output
+from mqlab.bench.output import told
 from mqlab.bench.sampler_mix import KINDS, batch_of
 from mqlab.bench.sampler_options import SamplerConfig
 from mqlab.bench.sampler_result import SamplerResult
@@ -30,10 +30,7 @@ def main(config: SamplerConfig) -> int:
     Raises:
         ConfigError: the file cannot be written, or the model does not fit. ModelError.
     """
-    check_output(config.output_json)
-    result = sampler(config)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    told(lambda: sampler(config), config.output_json)
     return 0
 
 

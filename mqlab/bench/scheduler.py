@@ -14,7 +14,7 @@ from statistics import median
 
 from mqlab.bars import progress_bar
 from mqlab.bench.cpu import CpuWatch
-from mqlab.bench.output import check_output, write_output
+from mqlab.bench.output import told
 from mqlab.bench.scheduler_options import PROMPT, SchedulerConfig
 from mqlab.bench.scheduler_result import KINDS, Row, SchedulerResult
 from mqlab.clock import MonotonicClock
@@ -37,10 +37,7 @@ def main(engine: EngineConfig, config: SchedulerConfig) -> int:
     Raises:
         ConfigError: the file cannot be written.
     """
-    check_output(config.output_json)
-    result = scheduler(engine, config)
-    print(result)
-    write_output(config.output_json, result.as_record())
+    told(lambda: scheduler(engine, config), config.output_json)
     return 0
 
 

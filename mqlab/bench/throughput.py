@@ -33,7 +33,7 @@ from mqlab.bench.local import (
     wiring_of,
 )
 from mqlab.bench.options import DatasetConfig, ThroughputConfig
-from mqlab.bench.output import check_output, tell, write_output
+from mqlab.bench.output import told
 from mqlab.bench.reuse import Reuse
 from mqlab.bench.throughput_result import ThroughputResult
 from mqlab.config import EngineConfig, Timing
@@ -52,11 +52,7 @@ def main(engine: EngineConfig, workload: ThroughputConfig, dataset: DatasetConfi
     Raises:
         as ``throughput``.
     """
-    tell(engine.notes)
-    check_output(workload.output_json)
-    result = throughput(engine, workload, dataset, timing, wiring=wiring)
-    print(result)
-    write_output(workload.output_json, result.as_record())
+    told(lambda: throughput(engine, workload, dataset, timing, wiring=wiring), workload.output_json, engine.notes)
     return 0
 
 

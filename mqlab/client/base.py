@@ -366,5 +366,12 @@ async def watch_loop(client: weakref.ref[BaseClient], interval: float) -> None:
         await asyncio.sleep(interval)
 
 
+def cancel_from_anywhere(loop: asyncio.AbstractEventLoop, *tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks of a loop, of which this may not be the thread, and which may be closed: for finalizers."""
+    for task in tasks:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+
+
 def _closed_meanwhile() -> ClientClosedError:
     return ClientClosedError("the client was closed while the request ran")

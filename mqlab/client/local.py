@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mqlab.client.base import BaseClient
-from mqlab.engine.service import Service
+from mqlab.engine.service import Service, died_of
 from mqlab.errors import EngineStartError
 from mqlab.plan import InFlight, SampledTokens
 from mqlab.types import ModelInfo
@@ -76,7 +76,7 @@ class LocalClient(BaseClient):
         return await self._worker.run(partial(_wait, flight, self._core, self._abandoned))
 
     def _fatal(self, error: Exception) -> None:
-        self._die(f"the engine failed: {type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+        self._on_dead(died_of(error))
 
     async def _stop(self) -> None:
         self._abandoned.set()

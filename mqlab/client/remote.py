@@ -12,7 +12,7 @@ from typing import Any
 from mqlab.client.base import BaseClient, watch_loop
 from mqlab.client.watched import Watched
 from mqlab.errors import EngineStartError
-from mqlab.types import Health, ModelInfo
+from mqlab.types import Command, Health, ModelInfo
 from mqlab.wire.codecs import Codec
 from mqlab.wire.liveness import judge
 from mqlab.wire.process import ENGINE, launch, log_tails
@@ -238,6 +238,20 @@ class RemoteClient(BaseClient):
         if self._page is not None:
             self._page.close()
             self._page = None
+
+
+class SocketClient(RemoteClient):
+    """One whose commands go to a ZeroMQ socket."""
+
+    @abstractmethod
+    def _write(self, command: Command) -> asyncio.Future[Any]:
+        """Hand a command to a socket; done when that has taken it. The future is the socket's to keep; a close cancels it."""
+
+    async def _send(self, command: Command) -> None:
+        await self._sent(self._write(command))
+
+    def _post(self, command: Command) -> None:
+        self._write(command)
 
 
 def call_weak(method: weakref.WeakMethod[Any], one: Any) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-THEMES = ("start", "requests", "abort", "calls", "embed", "model_lifecycle", "death", "close", "exit")
+NAMES = ("start", "requests", "abort", "calls", "embed", "model_lifecycle", "death", "close", "exit")
 """The modules that hold checks, in the order in which an engine meets them."""
 
-MODULES = tuple(f"{__name__}.{name}" for name in ("rig", *THEMES))
+MODULES = tuple(f"{__name__}.{name}" for name in ("rig", *NAMES))
 """Those whose assertions are worth pytest's explanations; to be told to it before they are imported."""

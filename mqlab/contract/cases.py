@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mqlab.contract import THEMES as NAMES
+from mqlab.contract import NAMES
 from mqlab.contract.messages import Case
 from mqlab.contract.options import CheckConfig
 from mqlab.contract.rig import Check, Rig, applies, checks_of

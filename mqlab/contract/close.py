@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -287,11 +288,15 @@ async def _start_and_drop(rig: Rig) -> None:
     await settled(client)
 
 
-async def check_client_dropped_with_streams(rig: Rig) -> None:
+async def _assert_collected(rig: Rig, use_and_drop: Callable[[Rig], Awaitable[None]]) -> None:
     before = held()
-    await _stream_and_drop(rig)
+    await use_and_drop(rig)
     await until(lambda: gc.collect() >= 0 and _back_to(before), timeout=_GONE_S)
     assert_nothing_new(before)
+
+
+async def check_client_dropped_with_streams(rig: Rig) -> None:
+    await _assert_collected(rig, _stream_and_drop)
 
 
 async def _stream_and_drop(rig: Rig) -> None:
@@ -306,10 +311,7 @@ async def _stream_and_drop(rig: Rig) -> None:
 
 
 async def check_client_dropped_after_death(rig: Rig) -> None:
-    before = held()
-    await _die_and_drop(rig)
-    await until(lambda: gc.collect() >= 0 and _back_to(before), timeout=_GONE_S)
-    assert_nothing_new(before)
+    await _assert_collected(rig, _die_and_drop)
 
 
 async def _die_and_drop(rig: Rig) -> None:

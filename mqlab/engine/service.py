@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable
 
 from mqlab.engine.core import Core, apply, no_op, step
 from mqlab.plan import InFlight, SampledTokens
-from mqlab.types import Call, Command, EngineStats, Event, Model, ModelInfo, Reply
+from mqlab.types import Call, Command, Dead, EngineStats, Event, Model, ModelInfo, Reply
 from mqlab.wire.codecs import as_plain
 from mqlab.wire.statspage import Phase, StatsPage
 
@@ -95,6 +96,11 @@ def _plain(event: Event) -> Event:
         return Reply(event.id, as_plain(event.value), event.error, event.client)
     except ValueError as error:
         return Reply(event.id, error=f"the call's result cannot be sent: {error}", client=event.client)
+
+
+def died_of(error: Exception) -> Dead:
+    """The last event of an engine."""
+    return Dead(f"the engine failed: {type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
 
 
 class StatsLog:

@@ -42,10 +42,9 @@ def device_file(name: str) -> Path:
         if not path.is_file():
             raise ModelError(f"no device file at {name!r}; pass one that `mqlab calibrate` wrote, or one of {_listed()}")
         return path
-    for folder in (own_devices(), shipped_devices()):
-        path = folder / f"{name}.toml"
-        if name in device_names() and path.is_file():
-            return path
+    if name in device_names():
+        own = own_devices() / f"{name}.toml"
+        return own if own.is_file() else shipped_devices() / own.name
     for path in sorted(shipped_devices().glob("*.toml")):
         if name in read_toml(path).get("aliases", ()):
             return path

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from mqlab.client.base import watch_loop
+from mqlab.client.base import cancel_from_anywhere, watch_loop
 from mqlab.client.local import LocalClient
 from mqlab.client.queue import Queue
 from mqlab.client.slot import Slot
@@ -67,7 +67,7 @@ class AioClient(LocalClient):
         # Both tasks hold the client weakly between turns, so that a dropped client can be collected.
         self._engine = loop.create_task(_engine_loop(weakref.ref(self), self._arrived, self.timing.idle_interval))
         self._watch = loop.create_task(watch_loop(weakref.ref(self), self.timing.health_interval))
-        weakref.finalize(self, _cancel, loop, self._engine, self._watch)
+        weakref.finalize(self, cancel_from_anywhere, loop, self._engine, self._watch)
         return info
 
     async def _send(self, command: Command) -> None:
@@ -176,9 +176,3 @@ async def _engine_loop(client: weakref.ref[AioClient], arrived: asyncio.Event, i
 async def _one_turn(client: weakref.ref[AioClient]) -> bool:
     strong = client()
     return strong is not None and await strong.turn()
-
-
-def _cancel(loop: asyncio.AbstractEventLoop, *tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(task.cancel)

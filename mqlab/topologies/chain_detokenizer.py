@@ -7,17 +7,16 @@ from pathlib import Path
 import zmq
 
 from mqlab.client.remote import page_of
+from mqlab.engine.sequence import Key
 from mqlab.text.current import CurrentTokenizer
 from mqlab.text.detokenizer import Detokenizer
-from mqlab.topologies.detok_chain import DETOKENIZER, FRONT, Addresses
-from mqlab.topologies.helperloop import work_off
+from mqlab.topologies.detok_chain import FRONT, Addresses
+from mqlab.topologies.helperloop import DETOKENIZER, work_off
 from mqlab.types import Abort, Delta, Model, Request, Step
 from mqlab.wire.codecs import Codec
 from mqlab.wire.report import Reporter
 from mqlab.wire.sockets import SocketSet, sync_sockets
 from mqlab.wire.wiring import Wiring
-
-_Key = tuple[int, str]
 
 
 class Text:
@@ -73,7 +72,7 @@ class ChainDetokenizer:
         self._addresses = addresses
         self._detokenize = detokenize
         self._current = CurrentTokenizer()
-        self._open: dict[_Key, Text] = {}
+        self._open: dict[Key, Text] = {}
         self.input = sockets.bind("pull", addresses.to_detokenizer)
         self._front = sockets.connect("push", addresses.from_detokenizer)
 

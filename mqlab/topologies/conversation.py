@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from mqlab.client.remote import RemoteClient
+from mqlab.client.remote import SocketClient
 from mqlab.errors import CallError, Overloaded
 from mqlab.topologies.rpc_server import HELLO, NUMBER
 from mqlab.types import Abort, Call, Command, Dead, Model, ModelInfo, Reply, Request, Step
@@ -29,7 +29,7 @@ from mqlab.wire.sockets import SocketSet
 from mqlab.wire.wiring import Wiring
 
 
-class ConversingClient(RemoteClient):
+class ConversingClient(SocketClient):
     """The front's side.
 
     Args:
@@ -63,21 +63,20 @@ class ConversingClient(RemoteClient):
 
     async def _send(self, command: Command) -> None:
         try:
-            sending = self._converse(command)
+            await super()._send(command)
         except Overloaded as error:
             raise (CallError(str(error)) if type(command) is Call else error) from error.__cause__
-        await self._sent(sending)
 
     def _post(self, command: Command) -> None:
         try:
-            self._converse(command)
+            super()._post(command)
         except Overloaded:
             # Only what is to be aborted may have a socket to spare: its own.
             ids = command.ids if type(command) is Abort else ()
             if talk := next((self._streaming[id] for id in ids if id in self._streaming), None):
                 talk.send(self._frames(command))
 
-    def _converse(self, command: Command) -> asyncio.Future[Any]:
+    def _write(self, command: Command) -> asyncio.Future[Any]:
         """Begin a conversation; it goes on by itself.
 
         Raises:

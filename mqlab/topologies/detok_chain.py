@@ -17,6 +17,7 @@ just ended waits in the detokenizer until the engine is done with that one.
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,20 +26,20 @@ from pathlib import Path
 from typing import Any
 
 from mqlab.client.queue import Queue
-from mqlab.client.remote import RemoteClient, feed, page_of
+from mqlab.client.remote import SocketClient, feed, page_of
 from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
 from mqlab.engine.service import Service
+from mqlab.topologies.helperloop import DETOKENIZER
 from mqlab.topologies.iothreads import serve
 from mqlab.types import Command, Edge, Event, Model, ModelInfo, Shape
 from mqlab.wire.codecs import Codec
 from mqlab.wire.report import Reporter
-from mqlab.wire.rundir import RunDir
+from mqlab.wire.rundir import IpcPaths, RunDir
 from mqlab.wire.sockets import SocketSet, sync_sockets
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
-DETOKENIZER = "detokenizer"
 FRONT, ENGINE = b"F", b"E"
 """Who wrote a message to the detokenizer."""
 
@@ -57,24 +58,19 @@ class Options:
 
 
 PRESETS = {"historical": Options(slot=False), "best": Options()}
-RIG = {"roles": ("engine", "detokenizer")}
+RIG = {"roles": ("engine", DETOKENIZER)}
 
 
 @dataclass(frozen=True)
-class Addresses:
+class Addresses(IpcPaths):
     """Where each PULL is bound."""
 
     to_detokenizer: str
     to_engine_core: str
     from_detokenizer: str
 
-    @staticmethod
-    def within(run_dir: RunDir) -> Addresses:
-        """Three ipc paths in a private folder."""
-        return Addresses(*(run_dir.ipc(name) for name in ("to_detokenizer", "to_engine_core", "from_detokenizer")))
 
-
-class DetokChainClient(RemoteClient):
+class DetokChainClient(SocketClient):
     """The front's side."""
 
     io_threads = 2
@@ -119,12 +115,8 @@ class DetokChainClient(RemoteClient):
     def _receivers(self) -> list[Any]:
         return [feed(weakref.ref(self), self._output, DetokChainClient.on_event)]
 
-    async def _send(self, command: Command) -> None:
-        await self._sent(self._input.send_multipart([FRONT, self._codec.encode(command)]))
-
-    def _post(self, command: Command) -> None:
-        # The future is the socket's to keep; a close cancels it.
-        self._input.send_multipart([FRONT, self._codec.encode(command)])
+    def _write(self, command: Command) -> asyncio.Future[Any]:
+        return self._input.send_multipart([FRONT, self._codec.encode(command)])
 
     async def on_event(self, frame: bytes) -> None:
         """One message of the detokenizer."""

@@ -19,22 +19,22 @@ way round, behind its last tokens; answers and the model's changes take the shor
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mqlab.client.remote import RemoteClient, feed
+from mqlab.client.remote import SocketClient, feed
 from mqlab.config import check
 from mqlab.topologies.columns import TextColumns
+from mqlab.topologies.helperloop import DETOKENIZER
 from mqlab.types import Abort, Command, Edge, Event, Model, ModelInfo, Shape
 from mqlab.wire.cumulative import Growth
-from mqlab.wire.rundir import RunDir
+from mqlab.wire.rundir import IpcPaths, RunDir
 from mqlab.wire.sockets import SocketSet
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
-
-DETOKENIZER = "detokenizer"
 
 
 @dataclass(frozen=True)
@@ -59,24 +59,19 @@ class Options:
 
 
 PRESETS = {"historical": Options(idle="spin"), "best": Options()}
-RIG = {"roles": ("engine", "detokenizer")}
+RIG = {"roles": ("engine", DETOKENIZER)}
 
 
 @dataclass(frozen=True)
-class Addresses:
+class Addresses(IpcPaths):
     """Where each reader is found."""
 
     scheduler: str
     detokenizer: str
     front: str
 
-    @staticmethod
-    def within(run_dir: RunDir) -> Addresses:
-        """Three ipc paths in a private folder."""
-        return Addresses(*(run_dir.ipc(name) for name in ("scheduler", "detokenizer", "front")))
 
-
-class DetokRingClient(RemoteClient):
+class DetokRingClient(SocketClient):
     """The front's side."""
 
     io_threads = 2
@@ -119,12 +114,8 @@ class DetokRingClient(RemoteClient):
     def _receivers(self) -> list[Any]:
         return [feed(weakref.ref(self), self._output, DetokRingClient.on_message)]
 
-    async def _send(self, command: Command) -> None:
-        await self._sent(self._input.send(self._codec.encode(command)))
-
-    def _post(self, command: Command) -> None:
-        # The future is the socket's to keep; a close cancels it.
-        self._input.send(self._codec.encode(command))
+    def _write(self, command: Command) -> asyncio.Future[Any]:
+        return self._input.send(self._codec.encode(command))
 
     async def on_message(self, frame: bytes) -> None:
         """One message of the detokenizer or the scheduler."""

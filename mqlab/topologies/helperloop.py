@@ -9,6 +9,9 @@ import zmq
 
 from mqlab.wire.statspage import Phase, StatsPage
 
+DETOKENIZER = "detokenizer"
+"""Role of the process that turns tokens into text."""
+
 
 def work_off(
     socket: zmq.Socket[bytes], receive: Callable[[], Any], work: Callable[[Any], None], page: StatsPage, idle_interval: float

@@ -6,14 +6,13 @@ Decoding and encoding leave the engine's loop, and input arrives while the devic
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
-from mqlab.engine.service import Service
+from mqlab.engine.service import Service, died_of
 from mqlab.topologies.busyloop import BusyLoop
-from mqlab.types import Command, Dead, Event
+from mqlab.types import Command, Event
 from mqlab.wire.report import Reporter
 from mqlab.wire.sockets import SocketSet
 
@@ -43,7 +42,7 @@ def serve(service: Service, idle_interval: float, reporter: Reporter, inlet: Inl
     try:
         loop.run()
     except Exception as error:
-        outbox.put(Dead(f"the engine failed: {type(error).__name__}: {error}", traceback.format_exc()))
+        outbox.put(died_of(error))
         outbox.put(None)
         output.join(2 * _LINGER_MS / 1000)
         raise

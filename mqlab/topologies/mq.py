@@ -24,24 +24,24 @@ stream. Leaves out: logits processors as a second frame, the data socket's retri
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import traceback
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mqlab.client.queue import Queue
-from mqlab.client.remote import RemoteClient, feed, page_of
+from mqlab.client.remote import SocketClient, feed, page_of
 from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
 from mqlab.config import check
 from mqlab.engine.core import no_op
-from mqlab.engine.service import Service
+from mqlab.engine.service import Service, died_of
 from mqlab.topologies.pulse import ASK, Ear, Generation, make_heart
 from mqlab.types import Command, Dead, Edge, Event, Health, ModelInfo, Shape
 from mqlab.wire.report import Reporter
-from mqlab.wire.rundir import RunDir
+from mqlab.wire.rundir import IpcPaths, RunDir
 from mqlab.wire.sockets import SocketSet, sync_sockets
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
@@ -80,7 +80,7 @@ PRESETS = {"historical": Options(hwm=1000, health="beat", slot=False), "best": O
 
 
 @dataclass(frozen=True)
-class Addresses:
+class Addresses(IpcPaths):
     """Where the four sockets are."""
 
     input: str
@@ -88,13 +88,8 @@ class Addresses:
     health: str
     data: str
 
-    @staticmethod
-    def within(run_dir: RunDir) -> Addresses:
-        """Four ipc paths in a private folder."""
-        return Addresses(*(run_dir.ipc(name) for name in ("input", "output", "health", "data")))
 
-
-class MqClient(RemoteClient):
+class MqClient(SocketClient):
     """The front's side."""
 
     shape = Shape(
@@ -139,12 +134,8 @@ class MqClient(RemoteClient):
         outputs = [feed(me, self._output, MqClient.on_event) for _ in range(self._options.output_loops)]
         return [*outputs, feed(me, self._health_socket, MqClient.on_health)]
 
-    async def _send(self, command: Command) -> None:
-        await self._sent(self._input.send(self._codec.encode(command)))
-
-    def _post(self, command: Command) -> None:
-        # The future is the socket's to keep; a close cancels it.
-        self._input.send(self._codec.encode(command))
+    def _write(self, command: Command) -> asyncio.Future[Any]:
+        return self._input.send(self._codec.encode(command))
 
     def watch_once(self) -> None:
         """See BaseClient.watch_once; asks first, where that is how the engine is watched."""
@@ -245,5 +236,5 @@ def run_engine(reporter: Reporter, run_dir: Path, *, wiring: Wiring, options: Op
     try:
         engine.run()
     except Exception as error:
-        engine.last_words(Dead(f"the engine failed: {type(error).__name__}: {error}", traceback.format_exc()))
+        engine.last_words(died_of(error))
         raise

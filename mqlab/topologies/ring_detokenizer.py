@@ -7,19 +7,18 @@ from pathlib import Path
 import zmq
 
 from mqlab.client.remote import page_of
+from mqlab.engine.sequence import Key
 from mqlab.text.current import CurrentTokenizer
 from mqlab.text.detokenizer import Detokenizer
 from mqlab.topologies.columns import TokenColumns, Want, text_columns
-from mqlab.topologies.detok_ring import DETOKENIZER, Addresses, growth_of
-from mqlab.topologies.helperloop import work_off
+from mqlab.topologies.detok_ring import Addresses, growth_of
+from mqlab.topologies.helperloop import DETOKENIZER, work_off
 from mqlab.types import Delta, Event, Failure, Model, SamplingParams, Step
 from mqlab.wire.report import Reporter
 from mqlab.wire.sockets import SocketSet, sync_sockets
 from mqlab.wire.wiring import Wiring
 
 _TEXT = int(Want.TEXT)
-
-_Key = tuple[int, str]
 
 
 class RingDetokenizer:
@@ -41,7 +40,7 @@ class RingDetokenizer:
         self._decode = self._codec.decoder(TokenColumns | Event)
         self._growth = growth_of(wiring)
         self._current = CurrentTokenizer()
-        self._open: dict[_Key, Detokenizer] = {}
+        self._open: dict[Key, Detokenizer] = {}
         self.input = sockets.bind("pull", addresses.detokenizer)
         self._front = sockets.connect("push", addresses.front)
 
@@ -81,7 +80,7 @@ class RingDetokenizer:
         if delta.finish is not None:
             del self._open[key]
 
-    def _begin(self, key: _Key, wanted: int) -> Detokenizer:
+    def _begin(self, key: Key, wanted: int) -> Detokenizer:
         assert self._current.tokenizer is not None
         if len(self._open) == self._limit:
             del self._open[next(iter(self._open))]

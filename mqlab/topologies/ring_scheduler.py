@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 from pathlib import Path
 
 from mqlab.client.remote import page_of
 from mqlab.client.slot import merge
-from mqlab.engine.service import Service
+from mqlab.engine.sequence import Key
+from mqlab.engine.service import Service, died_of
 from mqlab.topologies.columns import Want, token_columns
 from mqlab.topologies.detok_ring import Addresses, Options, growth_of
 from mqlab.types import Dead, Delta, Event, Model, Reply, Request, Step
@@ -19,8 +19,6 @@ from mqlab.wire.wiring import Wiring
 
 _LINGER_MS = 1000
 _NOT_FIRST = ~int(Want.FIRST)
-
-_Key = tuple[int, str]
 
 
 class Pacer:
@@ -32,8 +30,8 @@ class Pacer:
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
-        self._held: dict[_Key, Delta] = {}
-        self._counts: dict[_Key, int] = {}
+        self._held: dict[Key, Delta] = {}
+        self._counts: dict[Key, int] = {}
 
     def pace(self, step: Step) -> Step:
         """What of a step is due."""
@@ -66,7 +64,7 @@ class Scheduler:
         self._codec = wiring.build_codec()
         self._growth = growth_of(wiring)
         self._pacer = Pacer(options.stream_interval)
-        self._wants: dict[_Key, int] = {}
+        self._wants: dict[Key, int] = {}
         self._stamp_due = 0.0
         sockets = self._sockets = sync_sockets(wiring.engine_socket.build)
         self._input = sockets.connect("pull", addresses.scheduler)
@@ -140,5 +138,5 @@ def run_scheduler(reporter: Reporter, run_dir: Path, *, wiring: Wiring, options:
     try:
         scheduler.run()
     except Exception as error:
-        scheduler.last_words(Dead(f"the engine failed: {type(error).__name__}: {error}", traceback.format_exc()))
+        scheduler.last_words(died_of(error))
         raise

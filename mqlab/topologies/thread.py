@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import traceback
 import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
-from mqlab.client.base import watch_loop
+from mqlab.client.base import cancel_from_anywhere, watch_loop
 from mqlab.client.local import LocalClient
-from mqlab.engine.service import Service
+from mqlab.engine.service import Service, died_of
 from mqlab.topologies.busyloop import BusyLoop
-from mqlab.types import Command, Dead, Event, ModelInfo, Shape
+from mqlab.types import Command, Event, ModelInfo, Shape
 from mqlab.wire.wiring import Wiring
 
 
@@ -57,7 +56,7 @@ class ThreadClient(LocalClient):
         # In the thread that built the core, which is also the one whose OpenMP threads are warm.
         self._worker.occupy(partial(_serve, engine, self._core, outbox), partial(engine.inbox.put, None))
         self._watch = loop.create_task(watch_loop(weakref.ref(self), self.timing.health_interval))
-        weakref.finalize(self, _cancel, loop, self._watch)
+        weakref.finalize(self, cancel_from_anywhere, loop, self._watch)
         return info
 
     def beat(self) -> None:
@@ -120,11 +119,6 @@ def _serve(engine: BusyLoop, service: Service, outbox: Outbox) -> None:
     try:
         engine.run()
     except Exception as error:
-        outbox.put(Dead(f"the engine failed: {type(error).__name__}: {error}", traceback.format_exc()))
+        outbox.put(died_of(error))
     else:
         service.close()
-
-
-def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(task.cancel)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mqlab.client.queue import Queue
-from mqlab.client.remote import RemoteClient, feed, page_of
+from mqlab.client.remote import SocketClient, feed, page_of
 from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
 from mqlab.engine.service import Service
@@ -56,7 +56,7 @@ class Options:
 PRESETS = {"historical": Options(chunk=0, slot=False), "best": Options()}
 
 
-class V1Client(RemoteClient):
+class V1Client(SocketClient):
     """The front's side."""
 
     io_threads = 2
@@ -90,12 +90,8 @@ class V1Client(RemoteClient):
     def _receivers(self) -> list[Any]:
         return [feed(weakref.ref(self), self._output, V1Client.on_event)]
 
-    async def _send(self, command: Command) -> None:
-        await self._sent(self._input.send_multipart([_RANK, self._codec.encode(command)]))
-
-    def _post(self, command: Command) -> None:
-        # The future is the socket's to keep; a close cancels it.
-        self._input.send_multipart([_RANK, self._codec.encode(command)])
+    def _write(self, command: Command) -> asyncio.Future[Any]:
+        return self._input.send_multipart([_RANK, self._codec.encode(command)])
 
     async def on_event(self, frame: bytes) -> None:
         """One message of the output socket, a large step in chunks."""

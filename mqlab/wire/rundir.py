@@ -7,7 +7,9 @@ import fcntl
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Self
 
 from mqlab.config import Settings
 from mqlab.errors import ConfigError
@@ -51,6 +53,16 @@ class RunDir:
             os.close(self._owned)
             self._owned = None
         remove_tree(self.path)
+
+
+@dataclass(frozen=True)
+class IpcPaths:
+    """Base of a layout's addresses: each field is where the socket of that name is."""
+
+    @classmethod
+    def within(cls, run_dir: RunDir) -> Self:
+        """All of them in a private folder."""
+        return cls(**{one.name: run_dir.ipc(one.name) for one in fields(cls)})
 
 
 def remove_tree(path: Path) -> None:

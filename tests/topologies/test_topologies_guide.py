@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqlab import cli
-from mqlab.contract import THEMES
+from mqlab.contract import NAMES
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-topology.md").read_text(encoding="utf-8")
 SOURCE = "\n".join(re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL))
@@ -43,7 +43,7 @@ def test_the_layout_keeps_the_contract(layout: str, monkeypatch: pytest.MonkeyPa
 def test_the_layout_keeps_all_of_it(layout: str, codec: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-topology", layout, "--full", "--codec", codec]) == 0, capsys.readouterr().out
     shown = capsys.readouterr().out
-    assert f"two_queues ({codec}): all 1" in shown and all(theme in shown for theme in THEMES)
+    assert f"two_queues ({codec}): all 1" in shown and all(theme in shown for theme in NAMES)
 
 
 @pytest.mark.full
