@@ -229,7 +229,7 @@ async def check_abort_at_random_moments(rig: Rig) -> None:
 
 async def _maybe_abort(client: BaseClient, id: str, chance: random.Random) -> None:
     how = chance.choice(["leave", "cancel", "id", "stay", "stay"])
-    length = chance.randrange(1, 120)
+    length = 2_000 if how == "leave" else chance.randrange(1, 120)  # one who leaves does so before the end, however late the front reads
     request = ask(id, prompt=(chance.randrange(3, 999), 4, 5), params=SamplingParams(max_tokens=length))
     reader = asyncio.create_task(_read_some(client, request, chance.randrange(1, 60) if how == "leave" else length + 1))
     for _ in range(chance.randrange(60)):

@@ -68,7 +68,7 @@ def categories(capture: Capture, role: str) -> set[str]:
 def test_a_capture_under_load_shows_both_sides_and_changes_no_answer(server: Process, tmp_path: Path) -> None:
     with streams(server) as texts:
         until_sync(lambda: len(texts) >= 4)
-        capture = pyspy.record(targets(server), 1, tmp_path / "capture", children=True)
+        capture = pyspy.record(targets(server), 3, tmp_path / "capture", children=True)
         before = len(texts)
         until_sync(lambda: len(texts) >= before + 4)
     assert len(set(texts)) == 1

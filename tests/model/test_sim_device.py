@@ -137,6 +137,7 @@ def test_a_wrong_file_is_told(text: str, told: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["h1000", "measured", "", "../a100", "no/such.toml"])
-def test_an_unknown_device_is_told_with_those_that_there_are(name: str) -> None:
+def test_an_unknown_device_is_told_with_those_that_there_are(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQLAB_CACHE", str(tmp_path))  # the user's own devices are named as well
     with pytest.raises(ModelError, match=r"a100, a40, h100, h200, l40s"):
         Device.load(name)
