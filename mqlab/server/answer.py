@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -12,25 +13,30 @@ from mqlab.types import Finish, Output, TokenLogprob
 B = TypeVar("B", bound=Generation, contravariant=True)
 
 
-class Piece:
-    """One choice, as it grows: its text, its logprobs where they are asked for, and how it ended.
+class Piece(ABC):
+    """One choice of an answer, as it grows: either collected, for a whole answer, or turned into a stream's JSON, output by output.
 
     Attributes:
+        texts: what was added so far.
+        logprobs: of its tokens, where they are asked for.
         offset: where in its text the next token begins.
+        finish: how it ended, None so far.
+        stop_reason: the stop string or token that ended it.
     """
 
-    __slots__ = ("finish", "index", "logprobs", "offset", "stop_reason", "texts")
+    __slots__ = ("finish", "index", "logprobs", "offset", "opened", "stop_reason", "texts")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.texts: list[str] = []
         self.logprobs: list[TokenLogprob] | None = None
         self.offset = 0
+        self.opened = False
         self.finish: Finish | None = None
         self.stop_reason: str | int | None = None
 
     def add(self, output: Output) -> None:
-        """What it gained."""
+        """What it gained, for ``choice``."""
         self.texts.append(output.text)
         if output.logprobs is not None:
             self.logprobs = self.logprobs or []
@@ -42,6 +48,15 @@ class Piece:
         if output.finish is not None:
             self.finish, self.stop_reason = output.finish, output.stop_reason
 
+    @abstractmethod
+    def choice(self) -> dict[str, Any]:
+        """It as a choice of a whole answer."""
+
+    @abstractmethod
+    def events(self, output: Output) -> list[bytes]:
+        """What it gained as choices of a stream, each JSON: text and end apart, since clients drop text that comes with a
+        finish_reason."""
+
 
 class Format(Protocol[B]):
     """One route's shapes.
@@ -50,13 +65,11 @@ class Format(Protocol[B]):
         prefix: of an answer's id.
         object: OpenAI's name of a whole answer.
         chunk_object: OpenAI's name of a stream's chunk.
-        opening: JSON of a choice that opens it in a stream, ``%d`` being its index; empty for none.
     """
 
     prefix: str
     object: str
     chunk_object: str
-    opening: bytes
 
     def prompts(self, body: B) -> list[Prompt]:
         """The prompts of a body.
@@ -66,20 +79,8 @@ class Format(Protocol[B]):
         """
         ...
 
-    def text(self, index: int, text: str, scores: bytes) -> bytes:
-        """JSON of a stream's choice that brings text, and logprobs as JSON."""
-        ...
-
-    def finish(self, piece: Piece) -> bytes:
-        """JSON of a stream's choice that ends it."""
-        ...
-
-    def scores(self, piece: Piece, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """The logprobs of a choice's next tokens."""
-        ...
-
-    def choice(self, piece: Piece) -> dict[str, Any]:
-        """A choice of a whole answer."""
+    def piece(self, body: B, index: int) -> Piece:
+        """A choice of the answer to a body, empty."""
         ...
 
     def add_prompt_scores(self, answer: dict[str, Any], scores: Sequence[object]) -> None:

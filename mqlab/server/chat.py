@@ -11,9 +11,40 @@ from mqlab.front.prompts import Prompt
 from mqlab.server.answer import Piece
 from mqlab.server.protocol import ChatBody
 from mqlab.server.scores import chat_scores
-from mqlab.types import TokenLogprob
+from mqlab.types import Output
 
 _encode = msgspec.json.encode
+_OPENING = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+
+
+class ChatPiece(Piece):
+    """One message of the assistant."""
+
+    __slots__ = ()
+
+    def choice(self) -> dict[str, Any]:
+        """See Piece.choice."""
+        return {
+            "index": self.index,
+            "message": {"role": "assistant", "content": "".join(self.texts), "refusal": None},
+            "logprobs": None if self.logprobs is None else chat_scores(self.logprobs),
+            "finish_reason": self.finish,
+            "stop_reason": self.stop_reason,
+        }
+
+    def events(self, output: Output) -> list[bytes]:
+        """See Piece.events; the role goes first."""
+        events = [] if self.opened else [_OPENING % self.index]
+        self.opened = True
+        if output.text or output.logprobs:
+            scores = _encode(chat_scores(output.logprobs)) if output.logprobs else b"null"
+            parts = (self.index, _encode(output.text), scores)
+            events.append(b'{"index":%d,"delta":{"content":%b},"logprobs":%b,"finish_reason":null}' % parts)
+        if output.finish is not None:
+            self.end(output)
+            end = (self.index, _encode(self.finish), _encode(self.stop_reason))
+            events.append(b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b,"stop_reason":%b}' % end)
+        return events
 
 
 class Chat:
@@ -22,34 +53,15 @@ class Chat:
     prefix = "chatcmpl-"
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
-    opening = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
 
     def prompts(self, body: ChatBody) -> list[Prompt]:
         """The conversation is one prompt."""
         return [body.messages]
 
-    def text(self, index: int, text: str, scores: bytes) -> bytes:
+    def piece(self, body: ChatBody, index: int) -> Piece:
         """See answer.Format."""
-        return b'{"index":%d,"delta":{"content":%b},"logprobs":%b,"finish_reason":null}' % (index, _encode(text), scores)
-
-    def finish(self, piece: Piece) -> bytes:
-        """See answer.Format."""
-        end = (piece.index, _encode(piece.finish), _encode(piece.stop_reason))
-        return b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b,"stop_reason":%b}' % end
-
-    def scores(self, piece: Piece, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """See answer.Format."""
-        return chat_scores(tokens)
-
-    def choice(self, piece: Piece) -> dict[str, Any]:
-        """See answer.Format."""
-        return {
-            "index": piece.index,
-            "message": {"role": "assistant", "content": "".join(piece.texts), "refusal": None},
-            "logprobs": None if piece.logprobs is None else self.scores(piece, piece.logprobs),
-            "finish_reason": piece.finish,
-            "stop_reason": piece.stop_reason,
-        }
+        del body
+        return ChatPiece(index)
 
     def add_prompt_scores(self, answer: dict[str, Any], scores: Sequence[object]) -> None:
         """See answer.Format."""

@@ -12,9 +12,43 @@ from mqlab.server.answer import Piece
 from mqlab.server.errors import bad_request
 from mqlab.server.protocol import CompletionBody
 from mqlab.server.scores import completion_scores
-from mqlab.types import TokenLogprob
+from mqlab.types import Output, TokenLogprob
 
 _encode = msgspec.json.encode
+
+
+class TextPiece(Piece):
+    """One completion."""
+
+    __slots__ = ()
+
+    def choice(self) -> dict[str, Any]:
+        """See Piece.choice."""
+        return {
+            "index": self.index,
+            "text": "".join(self.texts),
+            "logprobs": None if self.logprobs is None else self._scores(self.logprobs),
+            "finish_reason": self.finish,
+            "stop_reason": self.stop_reason,
+        }
+
+    def events(self, output: Output) -> list[bytes]:
+        """See Piece.events."""
+        events = []
+        if output.text or output.logprobs:
+            scores = _encode(self._scores(output.logprobs)) if output.logprobs else b"null"
+            parts = (self.index, _encode(output.text), scores)
+            events.append(b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}' % parts)
+        if output.finish is not None:
+            self.end(output)
+            end = (self.index, _encode(self.finish), _encode(self.stop_reason))
+            events.append(b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b,"stop_reason":%b}' % end)
+        return events
+
+    def _scores(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        scores = completion_scores(tokens, self.offset)
+        self.offset += sum(len(token.text) for token in tokens)
+        return scores
 
 
 class Completions:
@@ -23,7 +57,6 @@ class Completions:
     prefix = "cmpl-"
     object = "text_completion"
     chunk_object = "text_completion"
-    opening = b""
 
     def prompts(self, body: CompletionBody) -> list[Prompt]:
         """One prompt, or several; all text or all token ids."""
@@ -38,30 +71,10 @@ class Completions:
         given = "an empty list" if not prompt else "a mixed list"
         raise bad_request(f"prompt is {given}; it must be text, a list of texts, token ids, or a list of lists of token ids", "prompt")
 
-    def text(self, index: int, text: str, scores: bytes) -> bytes:
+    def piece(self, body: CompletionBody, index: int) -> Piece:
         """See answer.Format."""
-        return b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}' % (index, _encode(text), scores)
-
-    def finish(self, piece: Piece) -> bytes:
-        """See answer.Format."""
-        end = (piece.index, _encode(piece.finish), _encode(piece.stop_reason))
-        return b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b,"stop_reason":%b}' % end
-
-    def scores(self, piece: Piece, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """See answer.Format."""
-        scores = completion_scores(tokens, piece.offset)
-        piece.offset += sum(len(token.text) for token in tokens)
-        return scores
-
-    def choice(self, piece: Piece) -> dict[str, Any]:
-        """See answer.Format."""
-        return {
-            "index": piece.index,
-            "text": "".join(piece.texts),
-            "logprobs": None if piece.logprobs is None else self.scores(piece, piece.logprobs),
-            "finish_reason": piece.finish,
-            "stop_reason": piece.stop_reason,
-        }
+        del body
+        return TextPiece(index)
 
     def add_prompt_scores(self, answer: dict[str, Any], scores: Sequence[object]) -> None:
         """See answer.Format."""

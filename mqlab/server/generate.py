@@ -88,7 +88,7 @@ class Generate(Generic[B]):
         return as_api_error(error, self._body.__struct_fields__)
 
     async def _whole(self, job: _Job[B], send: Send) -> int:
-        pieces = [Piece(index) for index in range(len(job.prompts) * job.params.n)]
+        pieces = [self._form.piece(job.body, index) for index in range(len(job.prompts) * job.params.n)]
         usages = []
         scored: dict[int, PromptScores] = {}
         async with aclosing(self._outputs(job)) as outputs:
@@ -102,7 +102,7 @@ class Generate(Generic[B]):
             "object": self._form.object,
             "created": job.head.created,
             "model": job.head.model,
-            "choices": [self._form.choice(piece) for piece in pieces],
+            "choices": [piece.choice() for piece in pieces],
             "usage": usage_object(_total(usages)),
         }
         if (width := job.body.prompt_logprobs) is not None:
@@ -120,7 +120,9 @@ class Generate(Generic[B]):
             async with aclosing(self._outputs(job)) as outputs:
                 async for index, output in outputs:
                     usages.append(output.usage)
-                    if new := self._events(chunks, pieces, index, output):
+                    if (piece := pieces.get(index)) is None:
+                        piece = pieces[index] = self._form.piece(job.body, index)
+                    if new := b"".join(map(chunks.choice, piece.events(output))):
                         await events.write(new)
             await events.end((chunks.usage(_total(usages)) if job.body.include_usage else b"") + DONE)
         except Exception as error:
@@ -128,21 +130,6 @@ class Generate(Generic[B]):
             await events.fail(refusal)
             return refusal.status
         return 200
-
-    def _events(self, chunks: Chunks, pieces: dict[int, Piece], index: int, output: Output) -> bytes:
-        """The events for one output: text and end apart, since clients drop text that comes with a finish_reason."""
-        choices = []
-        if (piece := pieces.get(index)) is None:
-            piece = pieces[index] = Piece(index)
-            if self._form.opening:
-                choices.append(self._form.opening % index)
-        if output.text or output.logprobs:
-            scores = msgspec.json.encode(self._form.scores(piece, output.logprobs)) if output.logprobs else b"null"
-            choices.append(self._form.text(index, output.text, scores))
-        if output.finish is not None:
-            piece.end(output)
-            choices.append(self._form.finish(piece))
-        return b"".join(map(chunks.choice, choices))
 
     async def _outputs(self, job: _Job[B]) -> AsyncGenerator[tuple[int, Output], None]:
         """All outputs with the index of their choice: prompt by prompt, each with its n."""
