@@ -18,11 +18,14 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Policy = Literal["fcfs", "priority"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 LoadFormat = Literal["auto", "dummy"]
+MetricsCompat = Literal["mqlab", "vllm"]
+ToolParser = Literal["auto", "hermes", "llama3_json", "none"]
 
 
-def option(default: Any, help: str, **extra: Any) -> Any:
-    """A config field with its help text; ``extra`` may hold ``choices``, ``metavar``, and ``section``, a heading from this field on."""
-    return field(default=default, metadata={"help": help, **extra})
+def option(default: Any, help: str, *, repr: bool = True, **extra: Any) -> Any:
+    """A config field with its help text; ``extra`` may hold ``choices``, ``nargs``, ``metavar``, and ``section``, a heading from this
+    field on."""
+    return field(default=default, repr=repr, metadata={"help": help, **extra})
 
 
 def check(ok: bool, owner: object, name: str, limit: str) -> None:
@@ -151,21 +154,52 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it")
+    uds: str | None = option(None, "listen on a unix socket at this path, and on no port", metavar="PATH")
     topology: str = option("v1", "layout between client and engine: a name, or a .py file of your own")
     codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
-    drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
-    limit_concurrency: int | None = option(
-        None, "requests that may be open at once, running or waiting, a choice of n counting as one; more get 503 and a retry hint"
-    )
+    api_server_count: int = option(1, "front processes that share the port, over one engine core; more than one need topology v1")
     record: bool = option(True, "let the light probes write down what happens, into mqlab's cache: for dashboards, metrics, traces")
+    metrics_compat: MetricsCompat = option("mqlab", "whose prefix the metrics' names have", choices=("mqlab", "vllm"))
     disable_log_requests: bool = option(True, "log no requests; always on")
+    limit_concurrency: int | None = option(
+        None,
+        "requests that may be open at once, running or waiting, a choice of n counting as one; more get 503 and a retry hint",
+        section="Admission and streams",
+    )
+    max_pending: int | None = option(None, "requests that may wait for the engine; more get 503 and a retry hint")
+    limit_per_key: int | None = option(None, "requests that one API key may have open at once; more get 429 and a retry hint")
+    max_body_mb: float = option(64.0, "MiB that the body of a request may have; a longer one gets 413")
+    max_unsent_kb: int = option(256, "KiB of a stream that wait for a slow reader; what comes later is kept as token ids and sent at once")
+    keep_alive: int = option(75, "seconds that an idle connection stays open; more than clients' pools keep theirs")
+    drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
+    api_key: tuple[str, ...] = option(
+        (), "keys, any of which a request must bring; also MQLAB_API_KEY", nargs="+", metavar="KEY", section="Access", repr=False
+    )
+    enable_control: bool = option(
+        False, "serve the routes that steer the engine (profile, sleep, load, reset); beyond this machine only with keys"
+    )
+    allowed_origins: tuple[str, ...] = option((), "web pages that may call this server (CORS); * for all", nargs="+", metavar="ORIGIN")
+    ssl_certfile: str | None = option(None, "certificate, with its chain (PEM): serve https", metavar="PATH")
+    ssl_keyfile: str | None = option(None, "the certificate's key (PEM)", metavar="PATH")
+    chat_template: str | None = option(None, "file with another chat template than the model's", metavar="PATH", section="Chats and tools")
+    tool_call_parser: ToolParser = option(
+        "auto", "how the model writes a call of a tool; auto reads its chat template", choices=("auto", "hermes", "llama3_json", "none")
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
         check(self.disable_log_requests, self, "disable_log_requests", "is not possible: requests are never logged; leave the flag out")
         check(0 <= self.port <= 65535, self, "port", "must be in [0, 65535]; 0 takes a free one")
-        _check_at_least(self, 0, "drain_timeout")
-        check(self.limit_concurrency is None or self.limit_concurrency > 0, self, "limit_concurrency", "must be above 0, or left out")
+        _check_at_least(self, 0, "drain_timeout", "max_pending", "keep_alive")
+        for name in ("limit_concurrency", "limit_per_key", "max_body_mb"):
+            value = getattr(self, name)
+            check(value is None or value > 0, self, name, "must be above 0, or left out")
+        _check_at_least(self, 1, "api_server_count", "max_unsent_kb")
+        many, core = self.api_server_count > 1, self.topology == "v1"
+        check(core or not many, self, "api_server_count", f"needs --topology v1, not {self.topology!r}: only its core serves several")
+        with_key, with_cert = self.ssl_keyfile is not None, self.ssl_certfile is not None
+        check(with_key or not with_cert, self, "ssl_certfile", "needs --ssl-keyfile, too")
+        check(with_cert or not with_key, self, "ssl_keyfile", "needs --ssl-certfile, too")
 
 
 @dataclass(frozen=True, kw_only=True)

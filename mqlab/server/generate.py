@@ -20,7 +20,7 @@ from mqlab.server.answer import Format, Piece
 from mqlab.server.connection import read_body, while_connected
 from mqlab.server.echo import Echo
 from mqlab.server.errors import ApiError, as_api_error
-from mqlab.server.metrics import Meter
+from mqlab.server.meter import Meter
 from mqlab.server.protocol import Generation, decode
 from mqlab.server.scores import prompt_scores
 from mqlab.server.state import ServerState

@@ -10,10 +10,8 @@ from typing import Any
 
 import uvicorn
 
+from mqlab.config import ServerConfig
 from mqlab.server.acceptor import Acceptor
-
-KEEP_ALIVE_S = 75
-"""Longer than common clients keep an idle connection, so that none reuses one just as it is dropped."""
 
 _TICK_S = 0.02
 _CUT_S = 1.0
@@ -51,9 +49,11 @@ class Host:
     Args:
         app: an ASGI application.
         listener: a listening socket; closed when the server stops.
+        server: its settings; None for the defaults.
     """
 
-    def __init__(self, app: Any, listener: socket.socket) -> None:
+    def __init__(self, app: Any, listener: socket.socket, server: ServerConfig | None = None) -> None:
+        settings = server or ServerConfig()
         config = uvicorn.Config(
             app,
             http="httptools",
@@ -65,7 +65,7 @@ class Host:
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=settings.keep_alive,
         )
         self._server = _Server(config)
         self._listener = listener

@@ -59,7 +59,7 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
     Raises:
         ConfigError: port taken, unknown topology. ModelError. EngineStartError. EngineDeadError: the engine died.
     """
-    with _interruptible(), contextlib.closing(listen(server.host, server.port)) as listener, contextlib.ExitStack() as cleanup:
+    with _interruptible(), contextlib.closing(listen(server)) as listener, contextlib.ExitStack() as cleanup:
         recording = begin_recording("serve") if server.record else None
         client = make_client(server.topology, _wiring(engine, server, timing, wiring, recording), log_to_terminal=True)
         client.limit = server.limit_concurrency
@@ -85,7 +85,7 @@ async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfi
     signals = Signals()
     try:
         if not await signals.interrupts(client.start()):
-            state = ServerState(Frontend(client, text) if text else Frontend.of(client))
+            state = ServerState(Frontend(client, text) if text else Frontend.of(client), server)
             await _serve_ready(client, server, listener, state, signals, recording)
     finally:
         await client.close()
@@ -94,8 +94,8 @@ async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfi
 async def _serve_ready(
     client: BaseClient, server: ServerConfig, listener: socket.socket, state: ServerState, signals: Signals, recording: Path | None
 ) -> None:
-    address = url(server.host, listener)
-    host = Host(build_app(state), listener)
+    address = url(server, listener)
+    host = Host(build_app(state), listener, server)
     await host.start()
     try:
         async with _attachable(client, server, address, recording) as door:

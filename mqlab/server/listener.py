@@ -8,13 +8,14 @@ from pathlib import Path
 
 import psutil
 
+from mqlab.config import ServerConfig
 from mqlab.errors import ConfigError
 
 _BACKLOG = 2048
 _HOSTS = "use 127.0.0.1 for this machine, 0.0.0.0 for all"
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(server: ServerConfig) -> socket.socket:
     """A listening socket; who connects before the server is ready waits for its answer.
 
     An address that a killed server has left can be taken at once.
@@ -22,6 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the port is taken or may not be used, or the host is no address of this machine.
     """
+    host, port = server.host, server.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError) as error:
@@ -51,9 +53,9 @@ def listen_unix(path: Path) -> socket.socket:
     return listener
 
 
-def url(host: str, listener: socket.socket) -> str:
+def url(server: ServerConfig, listener: socket.socket) -> str:
     """Where the server is reached, with the port that it really has."""
-    name = f"[{host}]" if ":" in host else host
+    name = f"[{server.host}]" if ":" in server.host else server.host
     return f"http://{name}:{listener.getsockname()[1]}"
 
 

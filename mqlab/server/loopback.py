@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from mqlab.config import ServerConfig
 from mqlab.front.frontend import Frontend
 from mqlab.server.app import build_app
 from mqlab.server.host import Host
 from mqlab.server.listener import listen, url
 from mqlab.server.state import ServerState
 
-_LOOPBACK = "127.0.0.1"
+_LOOPBACK = ServerConfig(host="127.0.0.1", port=0)
 
 
 async def open_http(front: Frontend) -> tuple[str, Host]:
@@ -18,7 +19,7 @@ async def open_http(front: Frontend) -> tuple[str, Host]:
         the URL, and the server, which whoever opened it closes.
     """
     state = ServerState(front)
-    listener = listen(_LOOPBACK, 0)
+    listener = listen(_LOOPBACK)
     host = Host(build_app(state), listener)
     await host.start()
     return url(_LOOPBACK, listener), host

@@ -6,7 +6,6 @@ abort; "abort" are those whose reader left. The times of a request run from its 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -14,9 +13,8 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mqlab.errors import InvalidRequest, Overloaded
 from mqlab.server.histogram import Histogram, one_two_five
-from mqlab.types import EngineStats, ModelInfo, Output, SamplingParams
+from mqlab.types import EngineStats, ModelInfo
 
 _REQUEST_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _FIRST_TOKEN_S = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),)
@@ -124,65 +122,6 @@ _HELP = {
     "request_params_n": "Choices asked for, by finished request",
     "request_params_max_tokens": "max_tokens asked for, by finished request that named one",
 }
-
-
-class Meter:
-    """Times the choices of one answer, which may have several prompts. A refused one leaves no trace."""
-
-    def __init__(self, metrics: ServerMetrics, params: SamplingParams, prompts: int) -> None:
-        self._metrics = metrics
-        self._params = params
-        self._start = time.monotonic()
-        self._open = prompts * params.n
-        self._first: dict[int, float] = {}
-        self._last: dict[int, float] = {}
-        self._count: Counter[int] = Counter()
-
-    def take(self, index: int, output: Output) -> None:
-        """One output of the choice with this index."""
-        now = time.monotonic()
-        if output.tokens:
-            self._tokens(index, len(output.tokens), now)
-        if output.finish is not None:
-            self._end(index, output.finish, now)
-        if output.usage is not None:
-            self._request(output.usage.prompt_tokens)
-
-    def fail(self, error: Exception) -> None:
-        """No more outputs will come, for this reason."""
-        if not isinstance(error, InvalidRequest | Overloaded):
-            self._metrics.finished["error"] += self._open
-        self._open = 0
-
-    def leave(self) -> None:
-        """No more outputs are wanted."""
-        self._metrics.finished["abort"] += self._open
-        self._open = 0
-
-    def _request(self, prompt_tokens: int) -> None:
-        self._metrics.observe("request_prompt_tokens", prompt_tokens)
-        self._metrics.observe("request_params_n", self._params.n)
-        if self._params.max_tokens is not None:
-            self._metrics.observe("request_params_max_tokens", self._params.max_tokens)
-
-    def _tokens(self, index: int, count: int, now: float) -> None:
-        if index not in self._first:
-            self._first[index] = now
-            self._metrics.observe("time_to_first_token_seconds", now - self._start)
-        else:
-            self._metrics.observe("inter_token_latency_seconds", (now - self._last[index]) / count, count)
-        self._last[index] = now
-        self._count[index] += count
-
-    def _end(self, index: int, reason: str, now: float) -> None:
-        count = self._count[index]
-        self._open -= 1
-        self._metrics.finished[reason] += 1
-        self._metrics.observe("e2e_request_latency_seconds", now - self._start)
-        self._metrics.observe("request_generation_tokens", count)
-        if count > 1:
-            per_token = (self._last[index] - self._first[index]) / (count - 1)
-            self._metrics.observe("request_time_per_output_token_seconds", per_token)
 
 
 class _Page(Collector):

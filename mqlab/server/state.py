@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mqlab.client.contract import EngineClient
+from mqlab.config import ServerConfig
 from mqlab.engine.available import check_loaded
 from mqlab.front.frontend import Frontend
 from mqlab.server.errors import ApiError, unavailable
@@ -17,13 +18,17 @@ from mqlab.server.metrics import ServerMetrics
 class ServerState:
     """One front over one engine.
 
+    Args:
+        config: the server's settings; None for the defaults.
+
     Attributes:
         created: when the model was put into service, seconds since 1970.
         draining: no new calls are taken.
     """
 
-    def __init__(self, front: Frontend) -> None:
+    def __init__(self, front: Frontend, config: ServerConfig | None = None) -> None:
         self.front = front
+        self.config = config or ServerConfig()
         self.metrics = ServerMetrics(front.client.info)
         self.created = int(time.time())
         self.draining = False

@@ -42,7 +42,7 @@ async def gauges(client: httpx.AsyncClient) -> tuple[int, int]:
 
 
 async def test_of_forty_at_once_twelve_are_taken_and_the_rest_is_refused_at_once(model_folder: Path, tmp_path: Path) -> None:
-    with running(echo_command(model_folder, limit_concurrency=12, **FOUR), tmp_path) as process:
+    with running(echo_command(model_folder, settings={"limit_concurrency": 12}, **FOUR), tmp_path) as process:
         process.wait_ready()
         async with talking(process) as client:
             tasks = [asyncio.create_task(post(client, "Hello", max_tokens=100)) for _ in range(40)]

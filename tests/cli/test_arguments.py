@@ -72,7 +72,7 @@ def test_every_setting_has_a_flag_and_help_tells_its_default(config: type, capsy
         flag = "MODEL" if one.name == "model" else "--" + one.name.replace("_", "-")
         assert flag in shown
         assert one.metadata["help"].partition("-")[0].strip() in shown
-        if one.name != "model" and one.default is not None and one.default is not False:
+        if one.name != "model" and one.default not in (None, False, ()):
             assert f"(default: {one.default})" in shown
 
 

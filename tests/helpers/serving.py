@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ import psutil
 from openai import AsyncOpenAI
 
 from mqlab.client.base import BaseClient
-from mqlab.config import Timing
+from mqlab.config import ServerConfig, Timing
 from mqlab.contract.waiting import until_sync
 from mqlab.front.frontend import Frontend
 from mqlab.server.app import build_app
@@ -60,20 +60,25 @@ def echo_wiring(model_folder: Path, timing: Timing = FAST, **core: Any) -> Wirin
 
 
 @asynccontextmanager
-async def serving(model_folder: Path, topology: str = "aio", **core: Any) -> AsyncIterator[Served]:
-    """A server on a free port; ``core`` are the arguments of the echo core."""
-    async with served_by(make_client(topology, echo_wiring(model_folder, **core))) as served:
+async def serving(
+    model_folder: Path, topology: str = "aio", *, server: Mapping[str, Any] | None = None, **core: Any
+) -> AsyncIterator[Served]:
+    """A server on a free port; ``server`` are settings of its own, ``core`` are the arguments of the echo core."""
+    async with served_by(make_client(topology, echo_wiring(model_folder, **core)), **(server or {})) as served:
         yield served
 
 
 @asynccontextmanager
-async def served_by(engine: BaseClient) -> AsyncIterator[Served]:
-    """A server on a free port over a client that is not started yet."""
-    listener = listen("127.0.0.1", 0)
-    address = url("127.0.0.1", listener)
+async def served_by(engine: BaseClient, **settings: Any) -> AsyncIterator[Served]:
+    """A server on a free port over a client that is not started yet; ``settings`` are ServerConfig's."""
+    config = ServerConfig(**{"port": 0, **settings})
+    if config.limit_concurrency is not None:
+        engine.limit = config.limit_concurrency
+    listener = listen(config)
+    address = url(config, listener)
     async with engine as client:
-        state = ServerState(Frontend.of(client))
-        host = Host(build_app(state), listener)
+        state = ServerState(Frontend.of(client), config)
+        host = Host(build_app(state), listener, config)
         await host.start()
         try:
             yield Served(address, client, state)
@@ -148,12 +153,12 @@ def echo_command(
     port: int = 0,
     topology: str = "v1",
     drain_timeout: float = 1.0,
-    limit_concurrency: int | None = None,
     timing: Timing = FAST,
+    settings: Mapping[str, Any] | None = None,
     **core: Any,
 ) -> list[str]:
-    """``mqlab serve`` with an echo engine."""
-    server = {"port": port, "topology": topology, "drain_timeout": drain_timeout, "limit_concurrency": limit_concurrency}
+    """``mqlab serve`` with an echo engine; ``settings`` are further ones of ServerConfig."""
+    server = {"port": port, "topology": topology, "drain_timeout": drain_timeout, **(settings or {})}
     code = f"""
 import sys
 from pathlib import Path

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import echo_command, running, serving
 
 from mqlab.errors import InvalidRequest, RequestFailed
-from mqlab.server.metrics import Meter, ServerMetrics
+from mqlab.server.meter import Meter
+from mqlab.server.metrics import ServerMetrics
 from mqlab.types import ModelInfo, Output, SamplingParams, Usage
 
 INFO = ModelInfo(name="m", vocab_size=9, max_model_len=100, max_prompt_len=99)
