@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Any
 
 from mqlab.bench.agreement_options import AgreementConfig
@@ -11,15 +13,17 @@ from mqlab.bench.calibrate_options import CalibrateConfig
 from mqlab.bench.capacity_options import CapacityConfig
 from mqlab.bench.codecs_options import CodecsConfig
 from mqlab.bench.compare_options import CompareConfig
+from mqlab.bench.frontend.options import FrontendConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
 from mqlab.bench.sampler_options import SamplerConfig
 from mqlab.bench.scheduler_options import SchedulerConfig
 from mqlab.bench.seeds.options import SeedsConfig
-from mqlab.config import EngineConfig, ServerConfig, Timing
+from mqlab.config import EngineConfig, ServerConfig, Timing, check
 from mqlab.contract.options import CheckConfig
-from mqlab.flags import Parser, add_config, as_flag, read_config
+from mqlab.flags import Parser, add_config, as_arguments, read_config
 from mqlab.probes.options import ProfileConfig
+from mqlab.spelling import ENGINE_FLAGS
 from mqlab.topologies import TOPOLOGIES
 from mqlab.topologies.userfile import is_file
 
@@ -57,7 +61,7 @@ def build_parser(prog: str = "mqlab", *, notebook: bool = False) -> Parser:
     parser = Parser(prog=prog, description="A research workbench for LLM serving engines.", usage="%(prog)s COMMAND [options]")
     if not notebook:
         parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=prog)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog=prog)
     measuring = (add_bench, add_compare, add_calibrate, add_check, add_profile)
     for add in (add_serve, add_ps, add_stop, *measuring, add_metrics, add_trace, add_fetch):
         add(commands, notebook)
@@ -71,7 +75,7 @@ def add_serve(commands: Commands, notebook: bool = False) -> Parser:
     """``serve MODEL``: read its namespace with ``serve_configs``."""
     what = "Start an engine with a live client." if notebook else "Start an engine and an OpenAI-compatible server."
     parser = _add_command(commands, "serve", "MODEL [options]", what)
-    add_config(parser, EngineConfig, positional=("model",))
+    _add_engine(parser, positional=("model",))
     add_config(parser, ServerConfig, topology=_TOPOLOGY)
     add_config(parser, Timing)
     parser.add_argument("--disable-frontend-multiprocessing", action="store_true", help="vLLM's spelling of --topology aio")
@@ -110,29 +114,31 @@ def add_fetch(commands: Commands, notebook: bool = False) -> Parser:
 def add_bench(commands: Commands, notebook: bool = False) -> Parser:
     """``bench NAME``: read with ``throughput_configs`` …, ``agreement_configs`` for calibration, ``load_configs`` for serve."""
     bench = _add_command(commands, "bench", "BENCHMARK [options]", "Measure an engine.")
-    benches = bench.add_subparsers(dest="bench", metavar="BENCHMARK", required=True, prog=bench.prog)
+    benches = bench.add_subparsers(title="benchmarks", dest="bench", metavar="BENCHMARK", required=True, prog=bench.prog)
     throughput = _add_command(benches, "throughput", "[options]", "Tokens per second of an engine that has all its requests at once.")
     add_config(throughput, ThroughputConfig, topology=_TOPOLOGY)
     add_config(throughput, DatasetConfig)
     latency = _add_command(benches, "latency", "[options]", "Seconds that one fixed batch takes.")
     add_config(latency, LatencyConfig, topology=_TOPOLOGY)
     for parser in (throughput, latency):
-        add_config(parser, EngineConfig)
+        _add_engine(parser)
         add_config(parser, Timing)
     sampler = _add_command(benches, "sampler", "[options]", "Microseconds that choosing tokens takes, by what requests ask for.")
     add_config(sampler, SamplerConfig)
     scheduler = _add_command(benches, "scheduler", "[options]", "Microseconds of a step beside the model: scheduling, output processing.")
     add_config(scheduler, SchedulerConfig)
-    add_config(scheduler, EngineConfig)
+    _add_engine(scheduler)
     codecs = _add_command(benches, "codecs", "[options]", "Bytes and microseconds of an engine step's message, by codec and output.")
     add_config(codecs, CodecsConfig)
+    frontend = _add_command(benches, "frontend", "[options]", "Microseconds of CPU that the HTTP front takes for each token it streams.")
+    add_config(frontend, FrontendConfig, topology=_TOPOLOGY)
     capacity = _add_command(benches, "capacity", "[options]", "How much load a simulated device carries, in virtual time.")
     add_config(capacity, CapacityConfig)
     add_config(capacity, DatasetConfig)
-    add_config(capacity, EngineConfig)
+    _add_engine(capacity)
     calibration = _add_command(benches, "calibration", "[options]", "Whether a calibrated device keeps the real engine's time.")
     add_config(calibration, AgreementConfig, topology=_TOPOLOGY)
-    add_config(calibration, EngineConfig)
+    _add_engine(calibration)
     add_config(calibration, Timing)
     seeds = _add_seeds(benches)
     serve = _add_command(benches, "serve", "[options]", "Latency and throughput of a running OpenAI-compatible server under load.")
@@ -140,7 +146,7 @@ def add_bench(commands: Commands, notebook: bool = False) -> Parser:
     add_config(serve, DatasetConfig)
     if notebook:
         serve.add_argument("--session", metavar="NAME", default=None, help="the session to load, instead of a server elsewhere")
-        for parser in (throughput, latency, sampler, scheduler, codecs, capacity, calibration, serve, seeds):
+        for parser in (throughput, latency, sampler, scheduler, codecs, frontend, capacity, calibration, serve, seeds):
             _add_output(parser, "result", "the result")
     return bench
 
@@ -158,7 +164,7 @@ def add_compare(commands: Commands, notebook: bool = False) -> Parser:
     parser = _add_command(
         commands, "compare", "MODEL [options]", "Measure what one setting changes: by default the layout between client and engine."
     )
-    add_config(parser, EngineConfig, positional=("model",))
+    _add_engine(parser, positional=("model",))
     add_config(parser, CompareConfig, topology=_TOPOLOGY)
     add_config(parser, Timing)
     if notebook:
@@ -180,7 +186,7 @@ def add_calibrate(commands: Commands, notebook: bool = False) -> Parser:
     """``calibrate``: read its namespace with ``calibrate_configs``."""
     parser = _add_command(commands, "calibrate", "[options]", "This machine as a simulated device: sim:MODEL@NAME then runs at its speed.")
     add_config(parser, CalibrateConfig)
-    add_config(parser, EngineConfig)
+    _add_engine(parser)
     if notebook:
         _add_output(parser, "calibration", "the calibration")
     return parser
@@ -246,14 +252,16 @@ def serve_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, ServerCo
     """
     server = read_config(namespace, ServerConfig)
     if namespace.disable_frontend_multiprocessing:
+        given = server.topology not in (_NOTEBOOK_TOPOLOGY, ServerConfig.topology, "aio")
+        check(not given, server, "topology", "cannot be combined with --disable-frontend-multiprocessing, which means --topology aio")
         server = replace(server, topology="aio")
     return read_config(namespace, EngineConfig), server, read_config(namespace, Timing)
 
 
 def serve_line(engine: EngineConfig, server: ServerConfig, timing: Timing) -> list[str]:
     """The arguments of a ``serve`` command that has these configs."""
-    flags = [as_flag(config, one) for config in (engine, server, timing) for one in fields(config) if one.name != "model"]
-    return ["serve", engine.model, *filter(None, flags)]
+    given = [as_arguments(config, one) for config in (engine, server, timing) for one in fields(config) if one.name != "model"]
+    return ["serve", engine.model, *chain.from_iterable(given)]
 
 
 def throughput_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, ThroughputConfig, DatasetConfig, Timing]:
@@ -284,6 +292,11 @@ def capacity_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, Capac
 def codecs_configs(namespace: argparse.Namespace) -> tuple[CodecsConfig]:
     """The config of a ``bench codecs`` command; raises ConfigError for a value out of its range."""
     return (read_config(namespace, CodecsConfig),)
+
+
+def frontend_configs(namespace: argparse.Namespace) -> tuple[FrontendConfig]:
+    """The config of a ``bench frontend`` command; raises ConfigError for a value out of its range."""
+    return (read_config(namespace, FrontendConfig),)
 
 
 def sampler_configs(namespace: argparse.Namespace) -> tuple[SamplerConfig]:
@@ -323,6 +336,12 @@ def compare_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, Compar
 def check_configs(namespace: argparse.Namespace) -> tuple[CheckConfig]:
     """The config of a ``check-topology`` command; raises ConfigError for a value out of its range."""
     return (read_config(namespace, CheckConfig),)
+
+
+def _add_engine(parser: Parser, *, positional: Sequence[str] = ()) -> None:
+    """The engine's settings, and what becomes of other engines' flags."""
+    add_config(parser, EngineConfig, positional=positional)
+    parser.foreign = ENGINE_FLAGS
 
 
 def _add_command(commands: Commands, name: str, usage: str, description: str) -> Parser:

@@ -32,11 +32,17 @@ def check(ok: bool, owner: object, name: str, limit: str) -> None:
     """Refuse a setting.
 
     Raises:
-        ConfigError: names the setting, its value and the limit.
+        ConfigError: names the setting, the limit, and its value unless that is a secret.
     """
     if not ok:
         flag = "--" + name.replace("_", "-")
-        raise ConfigError(f"{flag}={getattr(owner, name)!r} {limit}")
+        value = "…" if name in secrets_of(owner) else repr(getattr(owner, name))
+        raise ConfigError(f"{flag}={value} {limit}")
+
+
+def secrets_of(settings: Any) -> frozenset[str]:
+    """The fields of a settings object that are written down nowhere: those without a place in its repr."""
+    return frozenset(one.name for one in fields(settings) if not one.repr)
 
 
 def check_types(settings: Any) -> None:
@@ -62,14 +68,14 @@ def _check_at_least(owner: object, low: float, *names: str) -> None:
 class EngineConfig:
     """The core: model and memory. Names are vLLM's where vLLM has them."""
 
-    model: str = option("smollm2-135m", "model name, local Hugging Face folder, GGUF file, hub id, or sim:<model>@<device>")
-    served_model_name: str | None = option(None, "name that clients use; the model's own by default")
-    dtype: Dtype = option("auto", "weights and KV type; auto is float32 on a CPU", choices=("auto", "float32", "bfloat16"))
+    model: str = option("smollm2-135m", "model name, local Hugging Face folder, GGUF file, hub id, sim:<model>@<device>, or echo: no model")
+    served_model_name: str | None = option(None, "name that clients use; the model's own by default", usual=True)
+    dtype: Dtype = option("auto", "weights and KV type; auto is float32 on a CPU", choices=("auto", "float32", "bfloat16"), usual=True)
     load_format: LoadFormat = option("auto", "weights of the model, or dummy ones for its shape", choices=("auto", "dummy"))
-    max_model_len: int | None = option(None, "prompt and new tokens together; the model's own limit by default")
+    max_model_len: int | None = option(None, "prompt and new tokens together; the model's own limit by default", usual=True)
     block_size: int = option(16, "tokens per KV block")
     num_kv_blocks: int | None = option(None, "KV blocks; by default as many as --kv-cache-gb holds")
-    kv_cache_gb: float = option(1.0, "memory for the KV cache in GiB, when --num-kv-blocks is not given")
+    kv_cache_gb: float = option(1.0, "memory for the KV cache in GiB, when --num-kv-blocks is not given", usual=True)
     gpu_memory_utilization: float | None = option(
         None, "share of a (simulated) GPU's memory, 0.9 by default; on a CPU --kv-cache-gb sizes the KV cache"
     )
@@ -80,16 +86,18 @@ class EngineConfig:
         "raw_logprobs", "logprobs of the model, or of what is drawn from", choices=("raw_logprobs", "processed_logprobs")
     )
     log_stats_interval: float = option(10.0, "seconds between the engine's own log lines; 0 turns them off")
-    max_num_seqs: int = option(64, "sequences in one step at most", section="Scheduling and prefix cache")
-    max_num_batched_tokens: int = option(1024, "tokens in one step at most: the budget that chunked prefill shares with decode")
+    max_num_seqs: int = option(64, "sequences in one step at most", section="Scheduling and prefix cache", usual=True)
+    max_num_batched_tokens: int = option(1024, "tokens in one step at most: the budget that chunked prefill shares with decode", usual=True)
     scheduling_policy: Policy = option("fcfs", "who goes first: by arrival, or by the requests' priority", choices=("fcfs", "priority"))
-    num_scheduler_steps: int = option(1, "decode steps that one schedule runs; more than one is multi-step scheduling, vLLM 0.6")
+    num_scheduler_steps: int = option(
+        1, "decode steps that one schedule runs; more than one is multi-step scheduling, vLLM 0.6", usual=True
+    )
     multi_step_stream_outputs: bool = option(True, "a message for each token of a multi-step schedule; off, one for all of them")
     async_scheduling: bool = option(False, "plan and launch the next step while one is on the device")
     enable_chunked_prefill: bool = option(True, "share the token budget between prompts and decode; always on")
-    enable_prefix_caching: bool = option(True, "keep the KV blocks of prompts for later requests that begin alike")
+    enable_prefix_caching: bool = option(True, "keep the KV blocks of prompts for later requests that begin alike", usual=True)
     num_speculative_tokens: int = option(
-        0, "tokens guessed from the text so far and verified in one step; 0 is off", section="Speculation by n-gram lookup"
+        0, "tokens guessed from the text so far and verified in one step; 0 is off", section="Speculation by n-gram lookup", usual=True
     )
     prompt_lookup_max: int = option(4, "longest run of last tokens that a guess looks for in the text so far")
     prompt_lookup_min: int = option(2, "shortest such run")
@@ -133,9 +141,9 @@ class EngineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Every interval and limit between a client and its engine, in seconds."""
+    """Timing: every interval and limit between a client and its engine, in seconds."""
 
-    start_timeout: float = option(600.0, "the engine must be ready within this")
+    start_timeout: float = option(600.0, "the engine must be ready within this", usual=True)
     health_interval: float = option(1.0, "how often the client looks at the engine's step stamp")
     step_limit: float = option(60.0, "a step that lasts longer counts as a hang")
     stopped_limit: float = option(3.0, "an engine process that is stopped (SIGSTOP) for longer counts as dead")
@@ -152,12 +160,14 @@ class Timing:
 class ServerConfig:
     """The HTTP front."""
 
-    host: str = option("127.0.0.1", "address to listen on")
-    port: int = option(8000, "port to listen on; 0 takes a free one and prints it")
-    uds: str | None = option(None, "listen on a unix socket at this path, and on no port", metavar="PATH")
-    topology: str = option("v1", "layout between client and engine: a name, or a .py file of your own")
+    host: str = option("127.0.0.1", "address to listen on", usual=True)
+    port: int = option(8000, "port to listen on; 0 takes a free one and prints it", usual=True)
+    uds: str | None = option(None, "listen on a unix socket at this path, and on no port", metavar="PATH", usual=True)
+    topology: str = option("v1", "layout between client and engine: a name, or a .py file of your own", usual=True)
     codec: str = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
-    api_server_count: int = option(1, "front processes that share the port, over one engine core; more than one need topology v1")
+    api_server_count: int = option(
+        1, "front processes that share the port, over one engine core; more than one need topology v1", usual=True
+    )
     record: bool = option(True, "let the light probes write down what happens, into mqlab's cache: for dashboards, metrics, traces")
     metrics_compat: MetricsCompat = option("mqlab", "whose prefix the metrics' names have", choices=("mqlab", "vllm"))
     disable_log_requests: bool = option(True, "log no requests; always on")
@@ -165,18 +175,25 @@ class ServerConfig:
         None,
         "requests that may be open at once, running or waiting, a choice of n counting as one; more get 503 and a retry hint",
         section="Admission and streams",
+        usual=True,
     )
     max_pending: int | None = option(None, "requests that may wait for the engine; more get 503 and a retry hint")
     limit_per_key: int | None = option(None, "requests that one API key may have open at once; more get 429 and a retry hint")
     max_body_mb: float = option(64.0, "MiB that the body of a request may have; a longer one gets 413")
     max_unsent_kb: int = option(256, "KiB of a stream that wait for a slow reader; what comes later is kept as token ids and sent at once")
     keep_alive: int = option(75, "seconds that an idle connection stays open; more than clients' pools keep theirs")
-    drain_timeout: float = option(5.0, "seconds that open streams get when the server stops")
+    drain_timeout: float = option(5.0, "seconds that open streams get when the server stops", usual=True)
     api_key: tuple[str, ...] = option(
-        (), "keys, any of which a request must bring; also MQLAB_API_KEY", nargs="+", metavar="KEY", section="Access", repr=False
+        (),
+        "keys, any of which a request must bring; also MQLAB_API_KEY",
+        nargs="+",
+        metavar="KEY",
+        section="Access",
+        repr=False,
+        usual=True,
     )
     enable_control: bool = option(
-        False, "serve the routes that steer the engine (profile, sleep, load, reset); beyond this machine only with keys"
+        False, "serve the routes that steer the engine (profile, sleep, load, reset); beyond this machine only with keys", usual=True
     )
     allowed_origins: tuple[str, ...] = option((), "web pages that may call this server (CORS); * for all", nargs="+", metavar="ORIGIN")
     ssl_certfile: str | None = option(None, "certificate, with its chain (PEM): serve https", metavar="PATH")
@@ -200,6 +217,8 @@ class ServerConfig:
         with_key, with_cert = self.ssl_keyfile is not None, self.ssl_certfile is not None
         check(with_key or not with_cert, self, "ssl_certfile", "needs --ssl-keyfile, too")
         check(with_cert or not with_key, self, "ssl_keyfile", "needs --ssl-certfile, too")
+        sound = all(key.isascii() and key.isprintable() and key.replace(",", " ").split() == [key] for key in self.api_key)
+        check(sound, self, "api_key", "must be printable ASCII without spaces and commas, at least one character each")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,19 +228,28 @@ class Settings:
     cache_dir: Path
     runtime_dir: Path
     openai_api_key: str | None = field(default=None, repr=False)
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
 
     @staticmethod
     def read() -> Settings:
-        """MQLAB_CACHE (converted models; default ~/.cache/mqlab), MQLAB_RUNTIME (sockets; default the temp folder), OPENAI_API_KEY."""
+        """MQLAB_CACHE (converted models; default ~/.cache/mqlab), MQLAB_RUNTIME (sockets; default the temp folder), OPENAI_API_KEY,
+        MQLAB_API_KEY (keys of ``mqlab serve``, separated by commas)."""
         cache = os.environ.get("MQLAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqlab"
         runtime = Path(os.environ.get("MQLAB_RUNTIME") or "/tmp")
-        return Settings(cache_dir=Path(cache), runtime_dir=runtime, openai_api_key=os.environ.get("OPENAI_API_KEY") or None)
+        keys = tuple(key.strip() for key in os.environ.get("MQLAB_API_KEY", "").split(",") if key.strip())
+        openai_key = os.environ.get("OPENAI_API_KEY") or None
+        return Settings(cache_dir=Path(cache), runtime_dir=runtime, openai_api_key=openai_key, api_keys=keys)
 
 
 def environment_of_checks(runtime: Path) -> dict[str, str]:
     """This process's environment, for a child that runs checks: with a runtime folder of its own, without what steers other pytests."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return {**plain, "MQLAB_RUNTIME": str(runtime)}
+
+
+def environment_of_server(api_keys: tuple[str, ...]) -> dict[str, str]:
+    """This process's environment, for a server that is started from it: with these keys, which a command line would show to everybody."""
+    return {**os.environ, "MQLAB_API_KEY": ",".join(api_keys)} if api_keys else dict(os.environ)
 
 
 def calm_openmp() -> None:

@@ -12,6 +12,7 @@
     │   └── CallTimeout     … or did not answer in time
     ├── EngineDeadError     everything from now on; carries the first cause and the child's traceback
     ├── EngineStartError    never became ready: exit code, last lines of its log, what to do
+    ├── FrontError          a front process of a server does not start, or dies again and again
     ├── ClientClosedError   used after close
     ├── ProfileError        a capture could not be taken
     ├── BenchError          a measurement could not be made
@@ -99,6 +100,10 @@ class EngineStartError(MqlabError):
         code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
         tail = f"\n\nLast lines of the engine:\n{self.log_tail.rstrip()}" if self.log_tail.strip() else ""
         return f"{self.cause}{code}{tail}"
+
+
+class FrontError(MqlabError):
+    """A front process of a server does not start, or dies again and again."""
 
 
 class ClientClosedError(MqlabError):

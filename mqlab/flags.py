@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from types import NoneType, UnionType
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mqlab.errors import ConfigError
+from mqlab.helptext import Formatter, about, children_of, everything, short
+from mqlab.spelling import Foreign, suggestion
 
 T = TypeVar("T")
 
@@ -25,11 +27,20 @@ class HelpShown(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises where argparse would exit, and takes no abbreviations."""
+    """An ArgumentParser that raises where argparse would exit, takes no abbreviations, suggests what may have been meant, and explains
+    itself in depths.
+
+    Attributes:
+        rare: options that the short help leaves out, by their ``dest``.
+        foreign: flags that another program has, and what becomes of them here.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+        kwargs.setdefault("formatter_class", Formatter)
+        super().__init__(*args, allow_abbrev=False, add_help=False, **kwargs)
+        self.rare: set[str] = set()
+        self.foreign: Mapping[str, Foreign] = {}
+        self.add_argument("-h", "--help", action=_Help, help="this; --help=all for all options, --help=WORD for those about a word")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """The arguments by name.
@@ -41,6 +52,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """See argparse; here the command itself refuses what it does not know, so that its own usage is shown."""
+        if args is not None and not children_of(self):
+            args = self._own(args)
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unknown arguments: {' '.join(unknown)}")
@@ -50,6 +63,10 @@ class Parser(argparse.ArgumentParser):
         """Whether an argument of that name is there already."""
         return any(action.dest == dest for action in self._actions)
 
+    def format_help(self) -> str:
+        """See argparse; the usual options."""
+        return short(self, self.rare)
+
     def error(self, message: str) -> NoReturn:
         """See argparse; raises ConfigError."""
         raise ConfigError(f"{message}\n{self.format_usage().strip()}\n'{self.prog} --help' explains")
@@ -57,6 +74,51 @@ class Parser(argparse.ArgumentParser):
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """See argparse; raises HelpShown."""
         raise HelpShown(message or "")
+
+    def _own(self, args: Sequence[str]) -> list[str]:
+        """The arguments in this command's spelling, without what other programs' flags ask for and is so here anyway."""
+        own: list[str] = []
+        rest = list(args)
+        while rest and rest[0] != "--":
+            given = rest.pop(0)
+            name, equals, value = given.partition("=")
+            name = name.replace("_", "-") if name.startswith("--") else name
+            if not self._is_foreign(given, name):
+                own.append(name + equals + value)
+            elif (taken := value if equals else self.foreign[name].take_value(rest)) not in self.foreign[name].fine:
+                self.error(f"{name}{taken and f'={taken}'} is not possible: {self.foreign[name].why}")
+        return own + rest
+
+    def _is_foreign(self, given: str, name: str) -> bool:
+        """Whether it is a flag of another program; one that nobody knows is refused."""
+        known = name in self._option_string_actions
+        if name.startswith("--") and not known and name not in self.foreign:
+            self.error(f"unknown arguments: {given}{suggestion(name, self._option_string_actions)}")
+        return name in self.foreign and not known
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """argparse's, with a suggestion."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += suggestion(str(value), map(str, action.choices or ()))
+            raise
+
+
+class _Help(argparse.Action):
+    """``--help``, ``--help=all``, ``--help=WORD``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        del dest
+        super().__init__(option_strings, argparse.SUPPRESS, nargs="?", metavar="WORD", default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, word: Any, option_string: str | None = None) -> NoReturn:
+        del namespace, option_string
+        shown = parser.format_help() if word is None else everything(parser) if word == "all" else about(parser, word)
+        if not shown:
+            parser.error(f"no option and no group is about {word!r}; --help=all shows all of them")
+        print(shown, end="")
+        parser.exit()
 
 
 def add_config(parser: Parser, config: type, *, positional: Sequence[str] = (), **extra: dict[str, Any]) -> None:
@@ -67,10 +129,12 @@ def add_config(parser: Parser, config: type, *, positional: Sequence[str] = (), 
         positional: fields that are given without a flag, and must be.
         extra: more metadata by field, for what the class itself cannot know.
 
-    A flag that another config of the same command has already is shared: both read it.
+    A flag that another config of the same command has already is shared: both read it. Where some fields of the class are marked
+    ``usual``, the short help leaves the others out.
     """
     group = parser.add_argument_group(_title(config))
     hints = get_type_hints(config)
+    some_usual = any(one.metadata.get("usual") for one in fields(config))
     for one in fields(config):
         metadata = {**one.metadata, **extra.get(one.name, {})}
         if "section" in metadata:
@@ -80,6 +144,7 @@ def add_config(parser: Parser, config: type, *, positional: Sequence[str] = (), 
         elif not parser.has(one.name):
             names = (_flag(one.name), *metadata.get("aliases", ()))
             group.add_argument(*names, **_flag_arguments(one, hints[one.name], metadata))
+            parser.rare |= {one.name} if some_usual and not metadata.get("usual") else set()
         if one.name == "log_stats_interval":
             group.add_argument("--disable-log-stats", dest=one.name, action="store_const", const=0.0, help="same as --log-stats-interval 0")
 
@@ -93,7 +158,8 @@ def read_config(namespace: argparse.Namespace, config: type[T]) -> T:
     given = {one.name: getattr(namespace, one.name) for one in fields(config) if hasattr(namespace, one.name)}  # type: ignore[arg-type]
     # A shared flag has one default, which may be the "not given" of the other config.
     defaults = {one.name: one.default for one in fields(config)}  # type: ignore[arg-type]
-    return config(**{name: defaults[name] if value is None else value for name, value in given.items()})
+    values = {name: defaults[name] if value is None else value for name, value in given.items()}
+    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def whole_number(text: str) -> int:
@@ -155,14 +221,14 @@ def _title(config: type) -> str:
     return (config.__doc__ or config.__name__).partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
-def as_flag(config: Any, one: Field[Any]) -> str:
-    """A setting as the argument that gives it; empty where it is the default."""
+def as_arguments(config: Any, one: Field[Any]) -> list[str]:
+    """A setting as the arguments that give it; none where it is the default, or a secret, which everybody sees on a command line."""
     value = getattr(config, one.name)
-    if value == one.default:
-        return ""
+    if value == one.default or not one.repr:
+        return []
     if isinstance(value, bool):
-        return _flag(one.name) if value else "--no-" + one.name.replace("_", "-")
-    return f"{_flag(one.name)}={value}"
+        return [_flag(one.name) if value else "--no-" + one.name.replace("_", "-")]
+    return [_flag(one.name), *value] if isinstance(value, tuple) else [f"{_flag(one.name)}={value}"]
 
 
 def _flag(name: str) -> str:

@@ -96,3 +96,34 @@ def made_up(tokens: Sequence[int], count: int, vocab_size: int) -> Logprobs:
     logs = np.concatenate([[_HALF], _HALF * np.arange(1, width + 1)]).astype(np.float32)
     values = np.broadcast_to(logs, (len(tokens), width + 1))
     return Logprobs.pack(np.concatenate([chosen, likeliest], axis=1).astype(np.int32), values, np.ones(len(tokens), np.int32))
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
+    """A token with the logarithm of its probability.
+
+    Attributes:
+        token: its id.
+        text: what it adds to the text, so that the texts of all tokens together are the text: of several tokens that make one
+            character the last has it; hidden special tokens, the end token and ids without an entry have none.
+        raw: the bytes that it stands for by itself: a part of a character just that part, a special token its name.
+        logprob: natural logarithm.
+        rank: among the whole vocabulary, from 1.
+        top: the likeliest tokens in its place, in order.
+    """
+
+    token: int
+    text: str
+    raw: bytes
+    logprob: float
+    rank: int
+    top: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What to call it: its text, a special token's name, or ``bytes:\\xe2…`` for a part of a character (as OpenAI does)."""
+        if self.text:
+            return self.text
+        try:
+            return self.raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.raw)

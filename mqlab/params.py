@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from mqlab.errors import InvalidRequest
 
 MAX_N = 16384
+MAX_STOPS = 256
+"""Each is looked for in every token's text, 0.3 µs a string: a thousand of them would hold up all streams of a front."""
+MAX_STOP_CHARACTERS = 16_384
 _SPAN = 2**31
+
+PoolingKind = Literal["mean", "last", "cls"]
+"""Which hidden states make an embedding: the mean of all, the last token's, the first one's."""
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,7 +82,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         top_k: keep the k likeliest tokens; 0 or -1 keeps all.
         min_p: keep tokens at least this likely in relation to the likeliest, in [0, 1].
         seed: the tokens of a seeded request depend on this alone, never on its neighbours.
-        stop: strings that end the text; found by the front, so the core overshoots.
+        stop: strings that end the text, at most 256 of at most 16,384 characters; found by the front, so the core overshoots.
         stop_token_ids: token ids that end the request; the id is in ``tokens``, its text is not in the text.
         bad_words: words that the text must not hold; the front turns them into ``bad_word_ids``.
         bad_word_ids: token sequences that must not be completed.
@@ -169,6 +175,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def _check_words(self) -> None:
         _require(all(self.stop), "stop", self.stop, "must not hold an empty string")
+        few = len(self.stop) <= MAX_STOPS and all(len(text) <= MAX_STOP_CHARACTERS for text in self.stop)
+        _require(few, "stop", self.stop, f"must hold at most {MAX_STOPS} strings, each of at most {MAX_STOP_CHARACTERS} characters")
         _require(all(self.bad_words), "bad_words", self.bad_words, "must not hold an empty string")
         _require(all(self.bad_word_ids), "bad_word_ids", self.bad_word_ids, "must not hold an empty sequence")
         for token, bias in self.logit_bias.items():
@@ -211,3 +219,15 @@ def shown(value: object) -> str:
         return f"{value!r:.200}"
     except Exception:  # an integer of 5000 digits has no text, and a list too deep has none
         return f"<{type(value).__name__}>"
+
+
+class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Embed the prompt: one vector of its final hidden states.
+
+    Attributes:
+        kind: their mean, the last token's, or the first one's.
+        normalize: to length 1.
+    """
+
+    kind: PoolingKind = "mean"
+    normalize: bool = True

@@ -12,31 +12,16 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mqlab.logprobs import Logprobs
-from mqlab.params import SamplingParams
+from mqlab.logprobs import Logprobs, TokenLogprob
+from mqlab.params import Pooling, SamplingParams
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 Finish = Literal["stop", "length", "abort", "error"]
 """Why a sequence ended: an end or stop token (or string), a length limit, an abort, a failure."""
 
-PoolingKind = Literal["mean", "last", "cls"]
-"""Which hidden states make an embedding: the mean of all, the last token's, the first one's."""
-
 _SHOWN = 200
 """Characters of a choice that a completion shows of itself."""
-
-
-class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Embed the prompt: one vector of its final hidden states.
-
-    Attributes:
-        kind: their mean, the last token's, or the first one's.
-        normalize: to length 1.
-    """
-
-    kind: PoolingKind = "mean"
-    normalize: bool = True
 
 
 class Request(msgspec.Struct, frozen=True, tag="r", array_like=True, omit_defaults=True, gc=False):
@@ -64,9 +49,9 @@ class Request(msgspec.Struct, frozen=True, tag="r", array_like=True, omit_defaul
 
 
 class Abort(msgspec.Struct, frozen=True, tag="a", array_like=True, gc=False):
-    """Forget these requests; unknown ids are ignored."""
+    """Forget these requests; unknown ids are ignored. None: all of the client's, which is gone."""
 
-    ids: tuple[str, ...]
+    ids: tuple[str, ...] | None
     client: int = 0
 
 
@@ -94,6 +79,26 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     message: str
 
 
+class RequestStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one request has cost the engine, as the core saw it.
+
+    Attributes:
+        queued_s: from its arrival at the core until its first token was scheduled.
+        prefill_s: from there to its first new token; with whatever it was recomputed meanwhile.
+        decode_s: from there to its end; 0 while it goes on.
+        cached_tokens: of its prompt, that the prefix cache had when it was first scheduled.
+        preemptions: how often it lost its blocks to others.
+        prompt_tokens: of its prompt.
+    """
+
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    cached_tokens: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+
+
 class Delta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """What one request gained in one step.
 
@@ -106,6 +111,8 @@ class Delta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
         logprobs: of ``tokens``, where asked for.
         prompt_logprobs: of the prompt's tokens from the second on, where asked for; on the request's first delta.
         embedding: of the prompt, float32 [hidden], where asked for; on its only delta.
+        stats: what the request has cost, on its first delta with tokens (so far: whoever ends it for a stop string hears no more) and
+            on its last.
     """
 
     id: str
@@ -117,6 +124,7 @@ class Delta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     embedding: bytes | None = None
+    stats: RequestStats | None = None
 
 
 class Step(msgspec.Struct, tag="s", array_like=True, gc=False):
@@ -157,6 +165,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         epoch: counts the models that were loaded, from 1; an unloaded engine keeps that of the last one.
         state: whether it can serve; an engine asleep has given up its KV memory.
         hidden_size: length of an embedding; 0 where there are none.
+        max_num_seqs: sequences in a step at most; 0 where that is not told.
+        sleep_level: of an engine asleep: 1 has kept the weights, 2 has not; 0 while awake.
     """
 
     name: str
@@ -173,6 +183,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 1
     state: Literal["ready", "unloaded", "asleep"] = "ready"
     hidden_size: int = 0
+    max_num_seqs: int = 0
+    sleep_level: int = 0
 
 
 class Model(msgspec.Struct, frozen=True, tag="m", array_like=True, gc=False):
@@ -189,9 +201,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stamp_ns: CLOCK_MONOTONIC when taken.
+        prompt_tokens: of the requests that have come to their first new token; cached_tokens: those of them that were not computed.
         finished: ended requests by reason.
         prefix_queries: prompt tokens that were looked up in the prefix cache; prefix_hits: those found.
-        drafted: tokens that were guessed by speculative decoding; accepted: those that the model confirmed.
+        drafts: how often a sequence's next tokens were guessed by speculative decoding; drafted: tokens so guessed; accepted: those that
+            the model confirmed; accepted_at: those by their place among the guesses, the first one first.
+        iteration_tokens: steps by how many tokens they ran, as engine.iterations counts them; iteration_tokens_sum: tokens of all steps.
         device_us: that a simulated device was busy; oversleep_us: that waits for it were too long, which is no time of the engine's own.
     """
 
@@ -211,6 +226,11 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int = 0
     device_us: int = 0
     oversleep_us: int = 0
+    cached_tokens: int = 0
+    drafts: int = 0
+    accepted_at: tuple[int, ...] = ()
+    iteration_tokens: tuple[int, ...] = ()
+    iteration_tokens_sum: int = 0
 
     @property
     def kv_usage(self) -> float:
@@ -239,46 +259,26 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one request, over all its choices."""
+    """Tokens of one request, over all its choices. Two are equal where their tokens are: what a cache had tells no two answers apart.
+
+    Attributes:
+        cached_tokens: of the prompt, that the engine's prefix cache had before the first of the choices ran.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Usage) and (self.prompt_tokens, self.completion_tokens) == (other.prompt_tokens, other.completion_tokens)
+
+    def __hash__(self) -> int:
+        return hash((self.prompt_tokens, self.completion_tokens))
 
     @property
     def total_tokens(self) -> int:
         """Both together."""
         return self.prompt_tokens + self.completion_tokens
-
-
-class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
-    """A token with the logarithm of its probability.
-
-    Attributes:
-        token: its id.
-        text: what it adds to the text, so that the texts of all tokens together are the text: of several tokens that make one
-            character the last has it; hidden special tokens, the end token and ids without an entry have none.
-        raw: the bytes that it stands for by itself: a part of a character just that part, a special token its name.
-        logprob: natural logarithm.
-        rank: among the whole vocabulary, from 1.
-        top: the likeliest tokens in its place, in order.
-    """
-
-    token: int
-    text: str
-    raw: bytes
-    logprob: float
-    rank: int
-    top: tuple[TokenLogprob, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """What to call it: its text, a special token's name, or ``bytes:\\xe2…`` for a part of a character (as OpenAI does)."""
-        if self.text:
-            return self.text
-        try:
-            return self.raw.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.raw)
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,6 +294,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         usage: set on the very last output of the request.
         logprobs: one for each of ``tokens``, where asked for; their text may run ahead of ``text``, which is held back for stop strings.
         prompt_logprobs: one for each token of the prompt, where asked for; None for the first. On the first output of choice 0.
+        stats: what the choice has cost the engine, on its last output; of one that a stop string has ended, up to its first token.
     """
 
     id: str
@@ -305,6 +306,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    stats: RequestStats | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

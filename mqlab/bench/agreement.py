@@ -25,11 +25,12 @@ from mqlab.bench.arm_work import Work
 from mqlab.bench.arms import Arm
 from mqlab.bench.compare import ArmProcess, launched
 from mqlab.bench.lengths import draw_lengths, longest
-from mqlab.bench.local import check_fits, folder_of, is_echo
+from mqlab.bench.local import check_fits, folder_of
 from mqlab.bench.output import told
 from mqlab.client.sync import LoopThread
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import BenchError, ConfigError
+from mqlab.models.echoed import is_echo
 from mqlab.models.simulated import PREFIX, is_simulated
 from mqlab.record.metadata import environment
 from mqlab.topologies import layout_options

@@ -24,11 +24,11 @@ from mqlab.bench.calibrate_result import Calibration, rows_of
 from mqlab.bench.calibrate_steps import Step, steps_for
 from mqlab.bench.calibrate_timing import Times, time_steps
 from mqlab.bench.cpu import CpuReport, CpuWatch
-from mqlab.bench.local import is_echo
 from mqlab.bench.output import check_new_folder, check_place, told
 from mqlab.config import EngineConfig
 from mqlab.errors import ConfigError
 from mqlab.models.devices import own_devices
+from mqlab.models.echoed import is_echo
 from mqlab.models.resolve import load_config
 from mqlab.models.simulated import is_simulated
 from mqlab.record.metadata import environment

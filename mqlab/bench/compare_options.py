@@ -36,40 +36,47 @@ class CompareConfig:
     """The comparison: arms that differ in one setting, run in turns. The first arm is the baseline."""
 
     topologies: str | None = option(
-        None, f"layouts to compare, separated by commas; all of them when nothing else varies; {SYNC} steps the core itself", metavar="A,B"
+        None,
+        f"layouts to compare, separated by commas; all of them when nothing else varies; {SYNC} steps the core itself",
+        metavar="A,B",
+        usual=True,
     )
     vary: str | None = option(
         None,
         f"another setting to vary: {', '.join(AXES)}, any engine setting or option of the layout; several with ';' and --grid",
         metavar="NAME=A,B",
+        usual=True,
     )
     grid: bool = option(False, "allow more than one setting to vary, in every combination")
-    topology: str = option("v1", "layout of all arms, when another setting varies")
+    topology: str = option("v1", "layout of all arms, when another setting varies", usual=True)
     preset: str = option("best", "of the layout: best, or historical as the system that it reproduces had it")
     codec: Literal["msgpack", "pickle"] = option("msgpack", "how a message becomes bytes", choices=("msgpack", "pickle"))
     output: Literal["delta", "cumulative"] = option(
         "delta", "what a message carries: new tokens only, or all so far", choices=("delta", "cumulative")
     )
     detokenize: Detokenize = option(
-        "none", "who turns tokens into text; process is for layouts that have one for it", choices=("none", "front", "engine", "process")
+        "none",
+        "who turns tokens into text; process is for layouts that have one for it",
+        choices=("none", "front", "engine", "process"),
+        usual=True,
     )
-    http: bool = option(False, "the front serves its OpenAI route, and the load comes from a process of its own")
-    concurrency: int = option(0, "requests at once; 0 hands over all of them at once")
+    http: bool = option(False, "the front serves its OpenAI route, and the load comes from a process of its own", usual=True)
+    concurrency: int = option(0, "requests at once; 0 hands over all of them at once", usual=True)
     cores: str | None = option(None, "CPUs of front and engine, as FRONT/ENGINE, for example 0/1 or 0-3/4-7", metavar="F/E")
-    num_prompts: int = option(64, "requests of a run")
-    rate: float = option(0.0, "requests a second, as a Poisson process; 0 hands them over at once")
+    num_prompts: int = option(64, "requests of a run", usual=True)
+    rate: float = option(0.0, "requests a second, as a Poisson process; 0 hands them over at once", usual=True)
     lengths: Lengths = option("fixed", "prompts and answers of one length, or spread as in a data set", choices=tuple(MEAN_LENGTHS))
-    input_len: int | None = option(None, "tokens per prompt, on average; 64, sharegpt 225, sonnet 550 unless given")
+    input_len: int | None = option(None, "tokens per prompt, on average; 64, sharegpt 225, sonnet 550 unless given", usual=True)
     prefix_len: int = option(0, "tokens of each prompt with which all prompts of a round begin; 0 lets them share nothing")
     output_len: int | None = option(
-        None, "new tokens per request, on average; 32, sharegpt 194, sonnet 150 unless given; end tokens are ignored"
+        None, "new tokens per request, on average; 32, sharegpt 194, sonnet 150 unless given; end tokens are ignored", usual=True
     )
-    rounds: int = option(5, "runs of each arm, in turns")
-    metric: Metric = option("output_tokens_per_s", "what the verdict is about", choices=tuple(METRICS))
+    rounds: int = option(5, "runs of each arm, in turns", usual=True)
+    metric: Metric = option("output_tokens_per_s", "what the verdict is about", choices=tuple(METRICS), usual=True)
     confidence: float = option(0.95, "of the intervals")
     alone: bool = option(False, "start an arm anew for each of its runs, while no other is there: memory is then its own")
     control: bool = option(True, "run the baseline without probes as well, to tell what they cost")
-    output_json: str | None = option(None, "write the result to this file", metavar="FILE")
+    output_json: str | None = option(None, "write the result to this file", metavar="FILE", usual=True)
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -37,19 +37,21 @@ _PATHS: dict[str, str] = {"openai": "/v1/completions", "vllm": "/v1/completions"
 class LoadConfig:
     """The load: where it goes, when requests arrive, what is reported."""
 
-    backend: Backend = option("openai", "kind of API: completions, or chat", choices=("openai", "vllm", "openai-chat"))
-    base_url: str | None = option(None, "server; by default http://HOST:PORT", metavar="URL")
-    host: str = option("127.0.0.1", "address of the server")
-    port: int = option(8000, "port of the server")
+    backend: Backend = option("openai", "kind of API: completions, or chat", choices=("openai", "vllm", "openai-chat"), usual=True)
+    base_url: str | None = option(None, "server; by default http://HOST:PORT", metavar="URL", usual=True)
+    host: str = option("127.0.0.1", "address of the server", usual=True)
+    port: int = option(8000, "port of the server", usual=True)
     endpoint: str | None = option(None, "path of the API; by default that of --backend", metavar="PATH")
-    model: str | None = option(None, "model name to ask for; by default the first of the server's /v1/models")
+    model: str | None = option(None, "model name to ask for; by default the first of the server's /v1/models", usual=True)
     tokenizer: str | None = option(None, "model whose tokenizer makes the prompts and counts tokens where the server sends no usage")
-    num_prompts: int = option(1000, "requests")
+    num_prompts: int = option(1000, "requests", usual=True)
     request_rate: float = option(
-        math.inf, "requests/s; inf sends all at once, or at a trace's own times", infinite=True, aliases=("--rate",)
+        math.inf, "requests/s; inf sends all at once, or at a trace's own times", infinite=True, aliases=("--rate",), usual=True
     )
     burstiness: float = option(1.0, "shape of the gaps between arrivals: 1 Poisson, less burstier, more smoother, inf even", infinite=True)
-    max_concurrency: int | None = option(None, "requests under way at most; the others wait in the client, which is reported apart")
+    max_concurrency: int | None = option(
+        None, "requests under way at most; the others wait in the client, which is reported apart", usual=True
+    )
     ramp_up_strategy: Literal["linear", "exponential"] | None = option(
         None, "let the rate climb from the first request to the last", choices=("linear", "exponential")
     )
@@ -68,16 +70,16 @@ class LoadConfig:
     )
     max_start_lag: float = option(0.1, "the run is void when requests start later than due by more than these seconds (99 %)")
     goodput: tuple[str, ...] = option(
-        (), "limits in ms, as ttft:500 tpot:30 e2el:9000, or the name of an MLPerf scenario", nargs="+", metavar="LIMIT"
+        (), "limits in ms, as ttft:500 tpot:30 e2el:9000, or the name of an MLPerf scenario", nargs="+", metavar="LIMIT", usual=True
     )
     percentile_metrics: str = option("ttft,tpot,itl", "what the table shows: of ttft,tpot,itl,e2el", metavar="NAMES")
     metric_percentiles: str = option("99", "percentiles to report, as 50,90,99", metavar="LIST")
-    save_result: bool = option(False, "write the result to a JSON file")
+    save_result: bool = option(False, "write the result to a JSON file", usual=True)
     save_detailed: bool = option(False, "write the figures of each request too")
     append_result: bool = option(False, "add the result as one more line to the file")
     result_dir: str | None = option(None, "folder of the file; by default the current one", metavar="FOLDER")
     result_filename: str | None = option(
-        None, "write the result under this name; by default made from label, rate, model and time", metavar="FILE"
+        None, "write the result under this name; by default made from label, rate, model and time", metavar="FILE", usual=True
     )
     metadata: tuple[str, ...] = option((), "facts to keep with the result", nargs="*", metavar="KEY=VALUE")
     label: str | None = option(None, "name of the run in its file; by default the backend")

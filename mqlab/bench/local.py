@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,15 +17,12 @@ from mqlab.client.contract import EngineClient
 from mqlab.config import EngineConfig, LoadFormat, Settings, Timing
 from mqlab.errors import ConfigError
 from mqlab.front.frontend import Frontend
+from mqlab.models.echoed import ECHO
 from mqlab.models.resolve import resolve
 from mqlab.text.tokenizer import Tokenizer
 from mqlab.topologies import find_layout, make_client
 from mqlab.types import ModelInfo, Request
 from mqlab.wire.wiring import Wiring
-
-ECHO = "echo"
-"""The model name that stands for no model at all: prompts come back, and the layout's own cost is measured. ``echo:MODEL`` has the
-tokenizer of a model as well, so that what it says can be detokenised."""
 
 _SHOW_EVERY_S = 0.5
 
@@ -39,29 +35,17 @@ def wiring_of(engine: EngineConfig, codec: str, timing: Timing) -> Wiring:
     Raises:
         ModelError: an echo shall have the tokenizer of a model that is not here.
     """
-    if not is_echo(engine.model):
-        return Wiring.of(engine, codec=codec, timing=timing)
-    wiring = Wiring.echo(engine, codec=codec, timing=timing)
-    folder = folder_of(engine)
-    if folder is None:
-        return wiring
-    facts = {"name": engine.model, "path": str(folder), "vocab_size": Tokenizer.load(folder).vocab_size}
-    return replace(wiring, core=replace(wiring.core, kwargs={**wiring.core.kwargs, **facts}))
-
-
-def is_echo(model: str) -> bool:
-    """Whether a model's name stands for a core without a model."""
-    return model.partition(":")[0] == ECHO
+    make = Wiring.echo if engine.model == ECHO else Wiring.of
+    return make(engine, codec=codec, timing=timing)
 
 
 def folder_of(engine: EngineConfig) -> Path | None:
-    """Where the model, or the tokenizer of an echo, lies; fetched where it is not here. None for ``echo``.
+    """Where the model, or the tokenizer of an echo, lies; fetched where it is not here. None for ``echo``, which has none in a bench.
 
     Raises:
         ModelError: there is no such model.
     """
-    model = engine.model.removeprefix(f"{ECHO}:")
-    return None if model == ECHO else resolve(model, Settings.read().cache_dir, load_format=engine.load_format)
+    return None if engine.model == ECHO else resolve(engine.model, Settings.read().cache_dir, load_format=engine.load_format)
 
 
 def tokenizer_of(model: str, load_format: LoadFormat = "auto") -> Tokenizer | None:

@@ -42,25 +42,27 @@ class DatasetConfig:
     """
 
     dataset_name: DatasetName | None = option(
-        None, "kind of prompts; by default what the file at --dataset-path is, or random", choices=tuple(_USES)
+        None, "kind of prompts; by default what the file at --dataset-path is, or random", choices=tuple(_USES), usual=True
     )
     dataset_path: str | None = option(
         None,
         "ShareGPT JSON, sonnet text, a trace (Azure CSV, BurstGPT CSV, Mooncake JSONL), or corpus text",
         metavar="FILE",
         aliases=("--dataset",),
+        usual=True,
     )
     input_len: int | None = option(
-        None, "tokens per prompt: 128, sonnet 550 unless given", aliases=("--random-input-len", "--sonnet-input-len")
+        None, "tokens per prompt: 128, sonnet 550 unless given", aliases=("--random-input-len", "--sonnet-input-len"), usual=True
     )
     output_len: int | None = option(
         None,
         "new tokens per request: 64, sonnet 150, sharegpt and trace as recorded unless given",
         aliases=("--random-output-len", "--sonnet-output-len", "--sharegpt-output-len"),
+        usual=True,
     )
     range_ratio: float = option(0.0, "random, prefix: lengths vary by this share both ways, in [0, 1)", aliases=("--random-range-ratio",))
     prefix_len: int | None = option(
-        None, "tokens that prompts share: sonnet 200, prefix half of the input unless given", aliases=("--sonnet-prefix-len",)
+        None, "tokens that prompts share: sonnet 200, prefix half of the input unless given", aliases=("--sonnet-prefix-len",), usual=True
     )
     num_prefixes: int | None = option(None, "prefix: groups of prompts that share how they begin; 10 unless given")
     oversample: bool = option(True, "sharegpt: repeat prompts when the file has too few, as vLLM does")
@@ -71,7 +73,7 @@ class DatasetConfig:
     trace_block_size: int = option(512, "trace: tokens that one of its hash ids stands for; Mooncake 512, Qwen-Bailian 16")
     trace_max_input_len: int | None = option(None, "trace: longer prompts are cut to this")
     trace_max_output_len: int | None = option(None, "trace: longer outputs are cut to this")
-    seed: int | None = option(None, "seed of prompts and draws; a fresh one every run unless given, reported with the result")
+    seed: int | None = option(None, "seed of prompts and draws; a fresh one every run unless given, reported with the result", usual=True)
 
     def __post_init__(self) -> None:
         check_types(self)

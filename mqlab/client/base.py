@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
-import weakref
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
@@ -18,13 +16,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqlab.client.boundary import as_exception, checked, plain_arguments
+from mqlab.client.calls import Calls
 from mqlab.client.companion import Companion
 from mqlab.client.control import Control
+from mqlab.client.direct import Sink
 from mqlab.client.mailbox import Mailbox
+from mqlab.client.pending import pending
+from mqlab.client.pushed import Pushed
 from mqlab.client.streams import Streams
 from mqlab.config import Timing
 from mqlab.engine.available import check_loaded
-from mqlab.errors import CallError, CallTimeout, ClientClosedError, EngineDeadError, MqlabError, Overloaded
+from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError, MqlabError, Overloaded
 from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Health, Model, ModelInfo, Reply, Request, Shape, Step
 from mqlab.wire.liveness import judge
 from mqlab.wire.statspage import StatsPage
@@ -39,6 +41,7 @@ class BaseClient(Control):
         streams: the live streams; a probe may put its own kind in their place before the start.
         companions: live as long as the client.
         limit: streams that may be open at once; None for no limit. A stream that was left counts until its core has ended it.
+        max_pending: requests that may wait for the engine; None for no limit.
     """
 
     shape: Shape
@@ -52,8 +55,8 @@ class BaseClient(Control):
         self.listeners: list[Callable[[Model], None]] = []
         self.companions: list[Companion] = []
         self.limit: int | None = None
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._call_ids = itertools.count()
+        self.max_pending: int | None = None
+        self._calls = Calls()
         self._dead: Dead | None = None
         self._starting: asyncio.Task[ModelInfo] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -117,14 +120,11 @@ class BaseClient(Control):
 
     async def generate(self, request: Request) -> AsyncGenerator[Delta, None]:
         """See EngineClient.generate."""
-        self._ensure_usable()
-        # Asked here too: a load, during which no engine can answer, may take minutes.
-        check_loaded(self.info)
-        request = checked(request)
+        request = self.admit(request)
         slot = await self.streams.open(request)
         delta = None
         try:
-            await self._hand_over(request, slot)
+            await self.hand_over(request, slot)
             while True:
                 while (delta := slot.take_nowait()) is None:
                     await slot.arrival()
@@ -134,8 +134,11 @@ class BaseClient(Control):
                 if delta.finish is not None:
                     return
         finally:
-            if self.streams.leave(request.id, delta, alive=self._alive):
-                self._post(Abort((request.id,), request.client))
+            self.leave(request, delta)
+
+    def push(self, request: Request, sink: Sink) -> Pushed:
+        """See EngineClient.push."""
+        return Pushed(self, request, sink)
 
     async def abort(self, ids: Iterable[str]) -> None:
         """See EngineClient.abort."""
@@ -148,18 +151,13 @@ class BaseClient(Control):
         """See EngineClient.call."""
         self._ensure_usable()
         plain = plain_arguments(str(method), args)
-        number = next(self._call_ids)
-        future = self._calls[number] = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(timeout):
-                await self._send(Call(number, str(method), plain))
-                return await future
-        except TimeoutError as error:
-            raise CallTimeout(f"{method} did not answer within {timeout} s; it may still run") from error
-        finally:
-            del self._calls[number]
-            if future.done() and not future.cancelled():
-                future.exception()  # seen: a send that failed first is what the caller is told
+        with self._calls.one() as (number, future):
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._send(Call(number, str(method), plain))
+                    return await future
+            except TimeoutError as error:
+                raise CallTimeout(f"{method} did not answer within {timeout} s; it may still run") from error
 
     def glance(self) -> EngineStats:
         """The counters and gauges that the engine published last, without ``finished``; asks nobody, works from any thread.
@@ -174,6 +172,16 @@ class BaseClient(Control):
         except ValueError:  # closed by the loop's thread between the two lines
             pass
         raise ClientClosedError("the client is not running: there is no page of statistics")
+
+    @property
+    def open(self) -> int:
+        """Streams that count against ``limit``, with those of the clients that share engine and limit with this one."""
+        return len(self.streams)
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for the engine."""
+        return pending(self.open, self.glance(), self.info.max_num_seqs)
 
     def log_tail(self) -> str:
         """The last lines that the engine wrote to a log of its own; empty where it shares this process."""
@@ -235,6 +243,38 @@ class BaseClient(Control):
             self._closing = asyncio.get_running_loop().create_task(self._close(drain))
         await asyncio.shield(self._closing)
 
+    # --- what each stream keeps to, however it is read
+
+    def admit(self, request: Request) -> Request:
+        """A copy of a request that may be opened.
+
+        Raises:
+            InvalidRequest: malformed. ModelUnavailable, EngineDeadError, ClientClosedError.
+        """
+        self._ensure_usable()
+        # Asked here too: a load, during which no engine can answer, may take minutes.
+        check_loaded(self.info)
+        return checked(request)
+
+    async def hand_over(self, request: Request, slot: Mailbox) -> None:
+        """Give the engine a request whose mailbox was opened.
+
+        Raises:
+            Overloaded, EngineDeadError, ClientClosedError: it has not got it.
+        """
+        try:
+            self._ensure_usable()  # once more: the id may have been waited for
+            self._ensure_room()
+            await self._send(request)
+        except Exception:
+            slot.finished = True  # the core has not got it: there is nothing to abort, and no last delta to wait for
+            raise
+
+    def leave(self, request: Request, last: Delta | None) -> None:
+        """Whoever takes its deltas goes, having been given ``last`` at last; a request that still runs is aborted."""
+        if self.streams.leave(request.id, last, alive=self._alive):
+            self._post(Abort((request.id,), request.client))
+
     # --- events
 
     def _deliver(self, event: Event) -> None:
@@ -244,13 +284,7 @@ class BaseClient(Control):
         self.streams.put(step.deltas)
 
     def _on_reply(self, reply: Reply) -> None:
-        future = self._calls.get(reply.id)
-        if future is None or future.done():
-            return
-        if reply.error is None:
-            future.set_result(reply.value)
-        else:
-            future.set_exception(CallError(reply.error))
+        self._calls.settle(reply)
 
     def _on_model(self, model: Model) -> None:
         self._take_info(model.info)
@@ -290,18 +324,11 @@ class BaseClient(Control):
             raise ClientClosedError("the client was not started: use 'async with' or await start()")
 
     def _ensure_room(self) -> None:
-        if self.limit is not None and len(self.streams) > self.limit:
+        if self.limit is not None and self.open > self.limit:
             open_now = f"{self.limit} requests are open at once, the most that may be (limit; each choice counts)"
             raise Overloaded(f"{open_now}; send it again when some have ended, or with fewer choices where it has more than that itself")
-
-    async def _hand_over(self, request: Request, slot: Mailbox) -> None:
-        try:
-            self._ensure_usable()  # once more: the id may have been waited for
-            self._ensure_room()
-            await self._send(request)
-        except Exception:
-            slot.finished = True  # the core has not got it: there is nothing to abort, and no last delta to wait for
-            raise
+        if self.max_pending is not None and self.pending > self.max_pending:
+            raise Overloaded(f"{self.max_pending} requests wait for the engine, the most that may (max_pending); send it again later")
 
     async def _sent(self, sending: asyncio.Future[Any]) -> None:
         """Wait until a socket has taken a message, or until death or a close ends the wait.
@@ -324,9 +351,7 @@ class BaseClient(Control):
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
         self.streams.fail(make_error)
-        for future in self._calls.values():
-            if not future.done():
-                future.set_exception(make_error())
+        self._calls.fail(make_error)
 
     async def _close(self, drain: float) -> None:
         if self._starting is not None and not self._starting.done():
@@ -356,21 +381,6 @@ _ON_EVENT: dict[type, Callable[[BaseClient, Any], None]] = {
     Dead: BaseClient._on_dead,
     Model: BaseClient._on_model,
 }
-
-
-async def watch_loop(client: weakref.ref[BaseClient], interval: float) -> None:
-    """Look at the engine's step stamp every ``interval`` seconds, for as long as the client exists."""
-    while (strong := client()) is not None:
-        strong.watch_once()
-        del strong
-        await asyncio.sleep(interval)
-
-
-def cancel_from_anywhere(loop: asyncio.AbstractEventLoop, *tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks of a loop, of which this may not be the thread, and which may be closed: for finalizers."""
-    for task in tasks:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(task.cancel)
 
 
 def _closed_meanwhile() -> ClientClosedError:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mqlab.client.direct import Sink
 from mqlab.types import Delta, EngineStats, Health, ModelInfo, Request, Shape
 
 
@@ -26,15 +27,38 @@ class Freed(msgspec.Struct, frozen=True):
         return f"<Freed {before - after:.0f} MiB: the engine's process holds {after:.0f} MiB, {before:.0f} MiB before>"
 
 
+class Pushing(Protocol):
+    """One request on its way to a sink. On the event loop's thread."""
+
+    async def start(self) -> None:
+        """Return when the engine was handed the request; the sink may have deltas before that.
+
+        Raises:
+            what ``EngineClient.generate`` raises before its first delta. The sink may have been told the same.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Take no more; a request that still runs is aborted. Idempotent. For whoever wants to stop early."""
+        ...
+
+
 class EngineClient(Protocol):
     """An engine as its users see it: async, token-level. Entering starts it, leaving closes it.
 
     Attributes:
         shape: the layout, as a picture.
         limit: streams that may be open at once; None for no limit.
+        max_pending: requests that may wait for the engine; None for no limit.
     """
 
     limit: int | None
+    max_pending: int | None
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for the engine, or were sent to it and will find no place in its batch."""
+        ...
 
     @property
     def shape(self) -> Shape:
@@ -60,6 +84,12 @@ class EngineClient(Protocol):
         Raises:
             InvalidRequest: refused; duplicate id. RequestFailed: died while processed. ModelUnavailable: no model, or another one.
             Overloaded: too many are open. EngineDeadError, ClientClosedError.
+        """
+        ...
+
+    def push(self, request: Request, sink: Sink) -> Pushing:
+        """``generate`` without a reader that waits: once started, deltas are handed to ``sink.put`` on the loop's thread as they
+        arrive, the errors that ``generate`` would raise to ``sink.fail``. All other rules are the same.
         """
         ...
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from mqlab.client.base import BaseClient, watch_loop
+from mqlab.client.background import watch_loop
+from mqlab.client.base import BaseClient
 from mqlab.client.channel import Channel
 from mqlab.client.remote import RemoteClient
 from mqlab.config import Timing
@@ -109,7 +110,7 @@ class HttpClient(FrontSide):
             raise EngineStartError(f"the front process at {self._address} did not answer within {limit:g} s; is it stuck?") from error
         except OSError as error:
             raise EngineStartError(f"{error}; is it still running?") from error
-        self._stops = StopWatch(info.pids["front"])
+        self._stops = StopWatch(info.pid)
         self._begin(watch_loop(weakref.ref(self), self.timing.health_interval))
         return model
 
@@ -174,7 +175,7 @@ class FrontClient(FrontSide, RemoteClient):
         self.shape = Shape(topology, processes=(("front", ("event loop",)),))
         inner = wiring if recording is None else wiring.recorded(recording)
         layout = {"topology": topology, "preset": preset, "options": options or {}}
-        self._front = Spec("mqlab.server.front:run", {**layout, "wiring": inner, "openai": openai, "recording": recording})
+        self._front = Spec("mqlab.server.process.front:run", {**layout, "wiring": inner, "openai": openai, "recording": recording})
 
     def _entry(self, run_dir: RunDir) -> Spec:
         run_dir.ipc(SOCKET)  # refuses a path that is too long for a socket

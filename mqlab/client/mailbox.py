@@ -9,7 +9,7 @@ from mqlab.types import Delta
 
 
 class Mailbox(ABC):
-    """The mailbox of one request. All methods on the event loop's thread, but where its kind says otherwise.
+    """Where the deltas of one request arrive. All methods on the event loop's thread, but where its kind says otherwise.
 
     Attributes:
         finished: the last delta, or an error, has arrived.
@@ -26,24 +26,6 @@ class Mailbox(ABC):
     @abstractmethod
     def put(self, delta: Delta) -> None:
         """Add what one step brought."""
-
-    @abstractmethod
-    def take_nowait(self) -> Delta | None:
-        """What has arrived and was not taken, or None.
-
-        Raises:
-            the error that the stream was failed with, once all deltas are taken.
-        """
-
-    @abstractmethod
-    def arrival(self) -> asyncio.Future[None]:
-        """To be awaited before the next ``take_nowait`` when that gave None. For one reader."""
-
-    async def take(self) -> Delta:
-        """What has arrived and was not taken; waits for something. For one reader."""
-        while (delta := self.take_nowait()) is None:
-            await self.arrival()
-        return delta
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error, after what has arrived. A finished stream is left alone."""
@@ -76,3 +58,31 @@ class Mailbox(ABC):
                 waiter.set_result(None)
             except asyncio.InvalidStateError:  # the loop cancelled it meanwhile, where another thread puts
                 pass
+
+
+class Holding(Mailbox):
+    """One that holds what has arrived until its one reader takes it.
+
+    Attributes:
+        threaded: another thread than the loop's may put.
+    """
+
+    threaded = False
+
+    @abstractmethod
+    def take_nowait(self) -> Delta | None:
+        """What has arrived and was not taken, or None.
+
+        Raises:
+            the error that the stream was failed with, once all deltas are taken.
+        """
+
+    @abstractmethod
+    def arrival(self) -> asyncio.Future[None]:
+        """To be awaited before the next ``take_nowait`` when that gave None."""
+
+    async def take(self) -> Delta:
+        """What has arrived and was not taken; waits for something."""
+        while (delta := self.take_nowait()) is None:
+            await self.arrival()
+        return delta

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqlab.client.base import BaseClient, watch_loop
+from mqlab.client.background import watch_loop
+from mqlab.client.base import BaseClient
 from mqlab.client.watched import Watched
 from mqlab.errors import EngineStartError
 from mqlab.types import Command, Health, ModelInfo

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 
-from mqlab.client.mailbox import Mailbox
+import msgspec
+
+from mqlab.client.mailbox import Holding
 from mqlab.logprobs import join
 from mqlab.types import Delta
 
 
-class Slot(Mailbox):
+class Slot(Holding):
     """Holds one delta: all that has arrived since the last take. On the event loop's thread only."""
 
     def __init__(self) -> None:
@@ -27,27 +29,35 @@ class Slot(Mailbox):
         self._wake()
 
     def take_nowait(self) -> Delta | None:
-        """See Mailbox.take_nowait."""
+        """See Holding.take_nowait."""
         delta, self._delta = self._delta, None
         if delta is None and self._error is not None:
             raise self._error
         return delta
 
     def arrival(self) -> asyncio.Future[None]:
-        """See Mailbox.arrival."""
+        """See Holding.arrival."""
         return self._next()
 
 
 def merge(first: Delta, second: Delta) -> Delta:
     """Two consecutive deltas of one request as one."""
-    return Delta(
-        first.id,
-        first.tokens + second.tokens,
-        second.finish,
-        second.stop_reason,
-        second.error,
-        None if first.text is None and second.text is None else (first.text or "") + (second.text or ""),
-        join(first.logprobs, second.logprobs),
-        first.prompt_logprobs,
-        second.embedding,
-    )
+    merged = own(first)
+    gather(merged, second)
+    return merged
+
+
+def own(delta: Delta) -> Delta:
+    """A copy that may be changed."""
+    return msgspec.structs.replace(delta, tokens=[*delta.tokens])
+
+
+def gather(held: Delta, delta: Delta) -> None:
+    """Add the next delta of a request to one that may be changed."""
+    held.tokens += delta.tokens
+    held.finish, held.stop_reason, held.error = delta.finish, delta.stop_reason, delta.error
+    if delta.text is not None:
+        held.text = (held.text or "") + delta.text
+    held.logprobs = join(held.logprobs, delta.logprobs)
+    held.embedding = delta.embedding
+    held.stats = delta.stats or held.stats

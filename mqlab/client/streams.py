@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mqlab.client.mailbox import Mailbox
+from mqlab.client.direct import Direct, Owner
+from mqlab.client.mailbox import Holding, Mailbox
 from mqlab.client.slot import Slot
 from mqlab.errors import InvalidRequest, MqlabError
 from mqlab.types import Delta, Request
@@ -16,10 +17,10 @@ class Streams:
     Where ``kind`` allows it, another thread may put deltas that end no request.
 
     Args:
-        kind: of the mailboxes.
+        kind: of the mailboxes that hold deltas for a reader.
     """
 
-    def __init__(self, kind: type[Mailbox] = Slot) -> None:
+    def __init__(self, kind: type[Holding] = Slot) -> None:
         self.kind = kind
         self._slots: dict[str, Mailbox] = {}
 
@@ -32,21 +33,39 @@ class Streams:
         """Whether every stream has all that it will get."""
         return all(slot.finished for slot in self._slots.values())
 
-    async def open(self, request: Request) -> Mailbox:
-        """A mailbox for a new request. Waits while a request that was left early still owns the id.
+    async def open(self, request: Request) -> Holding:
+        """A mailbox for a new request, to be read. Waits while a request that was left early still owns the id.
 
         Raises:
             InvalidRequest: the id is running.
         """
+        await self._own(request)
+        slot = self._slots[request.id] = self._new_slot(request)
+        return slot
+
+    async def open_direct(self, request: Request, owner: Owner) -> Direct:
+        """Like ``open``, but what arrives is handed to ``owner`` at once.
+
+        Raises:
+            InvalidRequest: the id is running.
+        """
+        await self._own(request)
+        slot = self._slots[request.id] = self._new_direct(request, owner)
+        return slot
+
+    async def _own(self, request: Request) -> None:
         while (old := self._slots.get(request.id)) is not None:
             if not old.left:
                 raise InvalidRequest(f"request id {request.id!r} is already running; ids must be unique among live requests")
             await old.ended()
-        slot = self._slots[request.id] = self._new_slot(request)
-        return slot
 
-    def _new_slot(self, request: Request) -> Mailbox:
+    def _new_slot(self, request: Request) -> Holding:
+        del request
         return self.kind()
+
+    def _new_direct(self, request: Request, owner: Owner) -> Direct:
+        del request
+        return Direct(owner)
 
     def leave(self, request_id: str, last: Delta | None, *, alive: bool) -> bool:
         """Its reader goes, having been given ``last`` at last. True when the core is ``alive`` and must be told: it has not finished."""

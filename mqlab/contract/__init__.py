@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NAMES = ("start", "requests", "abort", "calls", "embed", "model_lifecycle", "death", "close", "exit")
+NAMES = ("start", "requests", "push", "abort", "calls", "embed", "model_lifecycle", "death", "close", "exit")
 """The modules that hold checks, in the order in which an engine meets them."""
 
 MODULES = tuple(f"{__name__}.{name}" for name in ("rig", *NAMES))

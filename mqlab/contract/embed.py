@@ -13,7 +13,8 @@ from mqlab.client.embed import embed
 from mqlab.contract.rig import Rig, ask, assert_serves, begin, echo_of, every_codec, needs, outcome, settled
 from mqlab.errors import InvalidRequest, RequestFailed
 from mqlab.logprobs import Logprobs
-from mqlab.types import Delta, Embedding, Pooling, PoolingKind, Request, SamplingParams
+from mqlab.params import PoolingKind
+from mqlab.types import Delta, Embedding, Pooling, Request, SamplingParams
 
 HIDDEN = 8
 NONE = SamplingParams(max_tokens=0)

@@ -13,6 +13,7 @@ from mqlab.client.base import BaseClient
 from mqlab.contract.rig import (
     ENDLESS,
     Rig,
+    Stopwatch,
     ask,
     assert_serves,
     begin,
@@ -28,7 +29,7 @@ from mqlab.contract.rig import (
 )
 from mqlab.contract.waiting import until
 from mqlab.errors import InvalidRequest, RequestFailed
-from mqlab.types import Delta, EngineStats, Request, SamplingParams
+from mqlab.types import Delta, EngineStats, Request, RequestStats, SamplingParams
 
 MANY = 10_000
 
@@ -182,6 +183,26 @@ async def check_stats_have_one_shape(rig: Rig) -> None:
         assert later.steps > stats.steps and later.stamp_ns > stats.stamp_ns
 
 
+@every_codec
+async def check_a_request_tells_what_it_cost(rig: Rig) -> None:
+    """By its first tokens what the prompt has cost, by its last ones all; never more time than its reader saw pass."""
+    async with rig.client(echo={"cached_tokens": 2}) as client:
+        for count in (1, 3):
+            watch = Stopwatch()
+            deltas = [delta async for delta in client.generate(ask("a", params=SamplingParams(max_tokens=count)))]
+            seen = watch.seconds
+            first, last = deltas[0].stats, deltas[-1].stats
+            assert first is not None and last is not None
+            assert (last.prompt_tokens, last.cached_tokens, last.preemptions) == (3, 2, 0) == _counts(first)
+            assert min(last.queued_s, last.prefill_s, last.decode_s) >= 0
+            assert last.queued_s + last.prefill_s + last.decode_s <= seen
+            assert (first.queued_s, first.prefill_s) == (last.queued_s, last.prefill_s)
+        stream = await begin(client, ask("b"))
+        await client.abort(["b"])
+        *_, end = [delta async for delta in stream]
+        assert end.stats is not None and end.stats.cached_tokens == 2
+
+
 async def check_ids_of_any_text(rig: Rig) -> None:
     ids = ["", "ü-😀", "a b\nc", "x" * 5000]
     async with rig.client() as client:
@@ -205,6 +226,10 @@ async def _first_and_rest(client: BaseClient, i: int) -> list[int]:
         tokens += _checked(delta, f"r{i}")
         await asyncio.sleep(0)
     return tokens
+
+
+def _counts(stats: RequestStats) -> tuple[int, int, int]:
+    return stats.prompt_tokens, stats.cached_tokens, stats.preemptions
 
 
 def _checked(delta: Delta, id: str) -> list[int]:

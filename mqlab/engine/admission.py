@@ -14,8 +14,8 @@ import msgspec
 from mqlab.engine.masks import drawable
 from mqlab.engine.sequence import Guide, Sequence
 from mqlab.errors import InvalidRequest
-from mqlab.params import shown
-from mqlab.types import ModelInfo, Pooling, PoolingKind, Request, SamplingParams
+from mqlab.params import PoolingKind, shown
+from mqlab.types import ModelInfo, Pooling, Request, SamplingParams
 
 if TYPE_CHECKING:
     from mqlab.engine.grammar import Grammars

@@ -25,4 +25,5 @@ def _parts(delta: Delta) -> list[Delta]:
     parts = [Delta(delta.id, [token], logprobs=own) for token, own in zip(delta.tokens, cuts, strict=True)]
     parts[0].prompt_logprobs = delta.prompt_logprobs
     parts[last].finish, parts[last].stop_reason, parts[last].error = delta.finish, delta.stop_reason, delta.error
+    parts[last].stats = delta.stats
     return parts

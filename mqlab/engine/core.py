@@ -49,8 +49,12 @@ class Core(Protocol):
         """
         ...
 
-    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
-        """End a client's requests with finish "abort"; unknown ids are ignored. Returns their last deltas (in flight: none yet)."""
+    def abort(self, ids: tuple[str, ...] | None, client: int = 0) -> list[Delta]:
+        """End a client's requests, all for None, with finish "abort"; unknown ids are ignored.
+
+        Returns:
+            their last deltas; in flight: none yet.
+        """
         ...
 
     def call(self, call: Call) -> list[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from itertools import repeat
+from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from mqlab.clock import Clock
@@ -13,7 +13,9 @@ from mqlab.engine.admission import Admission, check_fields, derived_seed
 from mqlab.engine.available import check_available
 from mqlab.engine.burst import one_by_one
 from mqlab.engine.calls import Switchboard
+from mqlab.engine.cost import cost_of
 from mqlab.engine.finish import verdict
+from mqlab.engine.iterations import Iterations
 from mqlab.engine.pooling import embedding
 from mqlab.engine.profile import Profiler
 from mqlab.engine.sequence import Key, Sequence
@@ -34,7 +36,7 @@ _NOTHING_LEFT = (
 )
 
 
-COUNTERS = frozenset(("preemptions", "prefix_queries", "prefix_hits", "drafted", "accepted"))
+COUNTERS = frozenset(("preemptions", "prefix_queries", "prefix_hits", "drafts", "drafted", "accepted", "accepted_at"))
 """Fields of EngineStats that a core's queues count, and that go on when they are made anew."""
 
 
@@ -55,14 +57,15 @@ class Desk:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._gauges: Callable[[], dict[str, int]] = dict
-        self._past: dict[str, int] = {}
+        self._gauges: Callable[[], dict[str, Any]] = dict
+        self._past: dict[str, Any] = {}
         self._profiler = Profiler()
         self._live: dict[Key, Sequence] = {}
         self._flights: deque[InFlight] = deque()
         self._in_flight = False
         self._marked: list[Sequence] = []
-        self._arrivals = self._steps = self._prompt_tokens = self._generation_tokens = 0
+        self._arrivals = self._steps = self._prompt_tokens = self._cached_tokens = self._generation_tokens = 0
+        self._iterations = Iterations()
         self._device_ns = self._oversleep_ns = 0
         self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.calls: dict[str, Callable[..., Any]] = {
@@ -78,7 +81,7 @@ class Desk:
         info: ModelInfo,
         seed: int,
         release: Callable[[Sequence], None],
-        gauges: Callable[[], dict[str, int]],
+        gauges: Callable[[], dict[str, Any]],
         depth: int = 1,
         one_by_one: bool = True,
         max_logprobs: int = -1,
@@ -126,13 +129,14 @@ class Desk:
         if key in self._live:
             raise InvalidRequest(f"request id {request.id!r} is live already; give each live request an id of its own")
         sequence = self._admission.admit(request, derived_seed(self._seed, self._arrivals))
+        sequence.arrived_ns = self._clock.now_ns()
         self._arrivals += 1
         self._live[key] = sequence
         return sequence
 
-    def abort(self, ids: Iterable[str], client: int) -> list[Delta]:
-        """End these requests of a client, or mark them when in flight."""
-        found = [self._live[client, id] for id in dict.fromkeys(ids) if (client, id) in self._live]
+    def abort(self, ids: Iterable[str] | None, client: int) -> list[Delta]:
+        """End these requests of a client, all for None, or mark them when in flight."""
+        found = self._of(client) if ids is None else [self._live[client, id] for id in dict.fromkeys(ids) if (client, id) in self._live]
         if not self._in_flight:
             return [self._end(sequence, [], "abort") for sequence in found]
         for sequence in found:
@@ -191,6 +195,7 @@ class Desk:
         """The oldest step came back. Tokens behind a sequence's end are dropped."""
         self._flights.popleft()
         self._steps += 1
+        self._iterations.note(landed.tokens)
         self._device_ns += sampled.device_ns
         self._oversleep_ns += sampled.oversleep_ns
         self._profiler.stepped()
@@ -219,17 +224,22 @@ class Desk:
             stamp_ns=self._clock.now_ns(),
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
             generation_tokens=self._generation_tokens,
             finished=dict(self._finished),
+            iteration_tokens=self._iterations.counts,
+            iteration_tokens_sum=self._iterations.sum,
             device_us=self._device_ns // 1000,
             oversleep_us=self._oversleep_ns // 1000,
             **self._tally(),
         )
 
-    def _tally(self) -> dict[str, int]:
+    def _tally(self) -> dict[str, Any]:
         """The core's own fields of EngineStats; what its queues of before counted is in them."""
         gauges = self._gauges()
-        return {**gauges, **{name: count + gauges.get(name, 0) for name, count in self._past.items()}} if self._past else gauges
+        if not self._past:
+            return gauges
+        return {**gauges, **{name: _plus(count, gauges.get(name)) for name, count in self._past.items()}}
 
     def close(self) -> None:
         """End a profile that still runs, and the call under way."""
@@ -237,8 +247,8 @@ class Desk:
         self._board.close()
 
     def _gain(self, sequence: Sequence, tokens: tuple[int, ...], logprobs: Logprobs | None) -> Delta:
-        if len(sequence.tokens) == sequence.num_prompt:
-            self._prompt_tokens += sequence.num_prompt
+        if sequence.first_ns < 0:
+            return self._begin(sequence, tokens, logprobs)
         for count, token in enumerate(tokens, 1):
             if token < 0:
                 return self._fail(sequence, list(tokens[: count - 1]), logprobs)
@@ -255,6 +265,19 @@ class Desk:
         delta = Delta(sequence.id, list(tokens))
         return delta if sequence.plain and logprobs is None else self._dressed(sequence, delta, logprobs)
 
+    def _begin(self, sequence: Sequence, tokens: tuple[int, ...], logprobs: Logprobs | None) -> Delta:
+        """Its first gain: the prompt is done, and what it cost is told."""
+        self._count_prompt(sequence)
+        sequence.first_ns = self._clock.now_ns()
+        delta = self._gain(sequence, tokens, logprobs)
+        if delta.stats is None:
+            delta.stats = cost_of(sequence, sequence.first_ns)
+        return delta
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        self._prompt_tokens += sequence.num_prompt
+        self._cached_tokens += sequence.cached
+
     def _dressed(self, sequence: Sequence, delta: Delta, logprobs: Logprobs | None) -> Delta:
         """The delta with the logprobs of its tokens, and those of the prompt when it is the first."""
         if logprobs is not None:
@@ -265,7 +288,7 @@ class Desk:
 
     def _complete(self, sequence: Sequence) -> Delta:
         """A sequence that wanted only its prompt computed has it."""
-        self._prompt_tokens += sequence.num_prompt
+        self._count_prompt(sequence)
         delta = self._end(sequence, [], "length" if sequence.pooling is None else "stop")
         delta.embedding = embedding(sequence)
         return self._dressed(sequence, delta, None)
@@ -282,7 +305,7 @@ class Desk:
         sequence.ended = True
         self._release(sequence)
         self._finished[finish] += 1
-        return Delta(sequence.id, tokens, finish=finish, stop_reason=reason)
+        return Delta(sequence.id, tokens, finish=finish, stop_reason=reason, stats=cost_of(sequence, self._clock.now_ns()))
 
     def _end_all(self, sequences: Iterable[Sequence], finish: Finish, failure: Failure | None = None) -> list[Event]:
         """End sequences that gain nothing more; a Step for each client."""
@@ -293,6 +316,9 @@ class Desk:
             outbox[sequence.client].append(delta)
         return [Step(deltas, client=client) for client, deltas in outbox.items()]
 
+    def _of(self, client: int) -> list[Sequence]:
+        return [sequence for sequence in self._live.values() if sequence.client == client]
+
     def _taken_marks(self) -> list[Sequence]:
         marked, self._marked = self._marked, []
         return marked
@@ -301,3 +327,10 @@ class Desk:
         if not sequence.ended:
             sequence.ended = True
             self._marked.append(sequence)
+
+
+def _plus(before: Any, now: Any) -> Any:
+    """A count, or several by place, with what came later, if anything."""
+    if isinstance(before, tuple):
+        return tuple([earlier + later for earlier, later in zip_longest(before, now or (), fillvalue=0)])
+    return before + (now or 0)

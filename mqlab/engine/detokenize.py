@@ -66,7 +66,7 @@ class DetokenizingCore:
         if (tokenizer := self._current.tokenizer) is not None and not request.params.stop:
             self._open[request.client, request.id] = Detokenizer(tokenizer, request.params)
 
-    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
+    def abort(self, ids: tuple[str, ...] | None, client: int = 0) -> list[Delta]:
         """End requests of a client."""
         return [self._fill(delta, client) for delta in self._core.abort(ids, client)]
 

@@ -40,6 +40,7 @@ class EchoSetup:
         num_scheduler_steps: rounds of a step that brings in no prompt: as many tokens for each request at once.
         async_scheduling: launch the next step while one is in flight.
         multi_step_stream_outputs: a message for each token of several rounds, or one for all.
+        cached_tokens: of each prompt, that it says were cached: at most all but the last.
     """
 
     name: str = "echo"
@@ -55,6 +56,7 @@ class EchoSetup:
     num_scheduler_steps: int = 1
     async_scheduling: bool = False
     multi_step_stream_outputs: bool = True
+    cached_tokens: int = 0
 
     def info(self) -> ModelInfo:
         """What clients must know."""
@@ -70,6 +72,7 @@ class EchoSetup:
             block_size=self.block_size,
             pid=os.getpid(),
             hidden_size=HIDDEN,
+            max_num_seqs=self.max_num_seqs,
         )
 
 
@@ -107,6 +110,7 @@ class EchoCore(LoadableCore[EchoSetup]):
         self._max_num_seqs = setup.max_num_seqs
         self._device_time = setup.device_time
         self._num_scheduler_steps = setup.num_scheduler_steps
+        self._cached_tokens = setup.cached_tokens
         self._waiting: OrderedDict[Sequence, None] = OrderedDict()
         self._running: dict[Sequence, None] = {}
         self._stepping: deque[Landed] = deque()
@@ -120,16 +124,25 @@ class EchoCore(LoadableCore[EchoSetup]):
         self._special += _is_special(sequence)
 
     def _launch(self) -> EchoFlight | None:
-        rounds = self._num_scheduler_steps
+        rounds, prompts = self._num_scheduler_steps, 0
         while self._waiting and len(self._running) < self._max_num_seqs:
             sequence, _ = self._waiting.popitem(last=False)
             self._running[sequence] = None
+            prompts += self._begin(sequence)
             rounds = 1
         flown = tuple([one for one in self._running if len(one.tokens) + one.owed < one.limit or not one.max_new])
         if not flown:
             return None
         self._due = max(self._due, time.monotonic()) + self._device_time * rounds
-        return EchoFlight(self._more(flown, rounds) if self._special else self._tokens(flown, rounds), self._due)
+        flight = EchoFlight(self._more(flown, rounds) if self._special else self._tokens(flown, rounds), self._due)
+        self._stepping[-1].tokens = prompts + len(flown) * rounds
+        return flight
+
+    def _begin(self, sequence: Sequence) -> int:
+        """It runs from now on: first its prompt, with the draw of a token. Returns what it runs beside that token."""
+        sequence.scheduled_ns = self._clock.now_ns()
+        sequence.cached = min(self._cached_tokens, sequence.num_prompt - 1)
+        return sequence.num_prompt - 1 - sequence.cached
 
     def _tokens(self, flown: tuple[Sequence, ...], rounds: int) -> SampledTokens:
         """A step of requests that want nothing but tokens."""
@@ -181,7 +194,7 @@ class EchoCore(LoadableCore[EchoSetup]):
     def _gauges(self) -> dict[str, int]:
         used = sum(blocks_for(len(sequence.tokens), self.info.block_size) for sequence in self._running)
         total = self.info.num_blocks if self.info.state == "ready" else 0
-        return {"running": len(self._running), "waiting": len(self._waiting), "blocks_used": used, "blocks_total": total}
+        return {"running": len(self._running), "waiting": len(self._waiting), "blocks_used": min(used, total), "blocks_total": total}
 
 
 def _is_special(sequence: Sequence) -> bool:

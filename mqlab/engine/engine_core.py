@@ -41,7 +41,7 @@ class EngineCore(LoadableCore[EngineConfig]):
         self.calls["reset_prefix_cache"] = self._reset_prefix_cache
 
     def _serve(self, info: ModelInfo, setup: EngineConfig) -> None:
-        self._scheduler = scheduler = Scheduler(info.num_blocks if info.state == "ready" else 0, info.block_size, setup)
+        self._scheduler = scheduler = Scheduler(info.num_blocks if info.state == "ready" else 0, info.block_size, setup, self._clock)
         depth = 2 if setup.async_scheduling else 1
         self._desk.serve(
             info,

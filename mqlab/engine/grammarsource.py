@@ -7,7 +7,9 @@ for which it counts remainders. So these have limits.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +19,13 @@ from mqlab.errors import InvalidRequest
 from mqlab.params import StructuredOutputs
 
 MAX_TEXT = 2**18
-"""Characters of a JSON schema, or of all choices together."""
+"""Characters of a JSON schema, of all that a grammar holds, or of all choices together."""
 MAX_PATTERN = 2**14
-"""Characters of a regular expression, of all patterns of a JSON schema together, or of a grammar."""
+"""Characters of a regular expression, of all patterns of a JSON schema together, or of a grammar without its JSON schemas."""
 MAX_REMAINDERS = 50_000
 """All ``multipleOf`` of a JSON schema together, without their decimal points."""
 
+_SCHEMA = re.compile(r"%json\s*(?=\{)")
 _WHITESPACE = {"whitespace_flexible": True, "whitespace_pattern": "[ ]?"}
 """Between the tokens of JSON: a space or none. With more allowed, models go on with white space up to their length limit."""
 
@@ -46,12 +49,17 @@ def _json(text: str) -> str:
     schema = json.loads(text)
     if not isinstance(schema, dict):
         raise InvalidRequest(f"structured_outputs.json={text!r:.80} must be a JSON schema that is an object; {{}} allows any value")
+    _check_schema("json", schema)
+    return LLMatcher.grammar_from_json_schema(schema, overrides=_WHITESPACE)  # pyright: ignore[reportArgumentType]
+
+
+def _check_schema(what: str, schema: Any) -> None:
+    """Refuse a JSON schema, or several, which would take the compiler too long."""
     nodes = list(_nodes(schema))
-    _check_length("json: its patterns", sum(map(_pattern_length, nodes)), MAX_PATTERN)
+    _check_length(f"{what}: its patterns", sum(map(_pattern_length, nodes)), MAX_PATTERN)
     if (remainders := sum(map(_remainders, nodes))) > MAX_REMAINDERS:
         limit = f"all together {remainders}; at most {MAX_REMAINDERS} are counted"
-        raise InvalidRequest(f"structured_outputs.json: its multipleOf come to {limit}: make them smaller")
-    return LLMatcher.grammar_from_json_schema(schema, overrides=_WHITESPACE)  # pyright: ignore[reportArgumentType]
+        raise InvalidRequest(f"structured_outputs.{what}: its multipleOf come to {limit}: make them smaller")
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
@@ -89,8 +97,23 @@ def _choice(texts: tuple[str, ...]) -> str:
 
 
 def _lark(text: str) -> str:
-    _check_length("grammar", len(text), MAX_PATTERN)
+    _check_length("grammar", len(text), MAX_TEXT)
+    rules, schemas = _parted(text)
+    _check_length("grammar", len(rules), MAX_PATTERN)
+    _check_schema("grammar", schemas)
     return LLMatcher.grammar_from_lark(text)
+
+
+def _parted(text: str) -> tuple[str, list[Any]]:
+    """A grammar without the JSON schemas that it holds, and those."""
+    decoder, rules, schemas, at = json.JSONDecoder(), "", [], 0
+    for found in _SCHEMA.finditer(text):
+        if found.end() > at:
+            with contextlib.suppress(ValueError):  # no JSON: a word of the grammar that reads like it
+                schema, end = decoder.raw_decode(text, found.end())
+                schemas.append(schema)
+                rules, at = rules + text[at : found.end()], end
+    return rules + text[at:], schemas
 
 
 def _check_length(what: str, length: int, limit: int) -> None:

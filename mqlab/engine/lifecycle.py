@@ -52,6 +52,7 @@ class LoadableCore(ABC, Generic[S]):
     def __init__(self, setup: S, info: ModelInfo, clock: Clock) -> None:
         self._first = self._setup = setup
         self._resting = False  # asleep with its weights
+        self._clock = clock
         self._desk = Desk(clock)
         self.calls = self._desk.calls
         self.calls |= {
@@ -142,8 +143,8 @@ class LoadableCore(ABC, Generic[S]):
         """
         self._queue(self._desk.admit(request))
 
-    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
-        """End these requests of a client; in flight they are only marked."""
+    def abort(self, ids: tuple[str, ...] | None, client: int = 0) -> list[Delta]:
+        """End these requests of a client, or all of them; in flight they are only marked."""
         return self._desk.abort(ids, client)
 
     def call(self, call: Call) -> list[Event]:
@@ -189,7 +190,7 @@ class LoadableCore(ABC, Generic[S]):
             raise CallError(f"sleep: level={level!r} must be 1 (the KV memory is freed, the weights stay) or 2 (both are freed)")
         if self.info.state == "unloaded":
             raise CallError("sleep: no model is loaded; load one first")
-        return self._leave("asleep", "the model was put to sleep", resting=level == 1)
+        return self._leave("asleep", "the model was put to sleep", level)
 
     def _wake_up(self) -> Parts:
         """Serve again after ``sleep``; nothing happens to a model that is awake."""
@@ -214,17 +215,18 @@ class LoadableCore(ABC, Generic[S]):
     def _enter(self, info: ModelInfo) -> ModelInfo:
         """What is open is ready to serve."""
         self._resting = False
-        self._tell(msgspec.structs.replace(info, state="ready"))
+        self._tell(msgspec.structs.replace(info, state="ready", sleep_level=0))
         return self.info
 
-    def _leave(self, state: State, why: str, *, resting: bool = False) -> dict[str, int]:
-        """What is open serves no more, and is freed, but for its weights where it is to rest."""
+    def _leave(self, state: State, why: str, level: int = 0) -> dict[str, int]:
+        """What is open serves no more, and is freed, but for its weights where it is to rest (a sleep's level 1)."""
+        resting = level == 1
         before = resident()
         open_still = self.info.state == "ready" or (self._resting and not resting)
         if open_still:
             self._desk.expel(Failure("unavailable", f"{why} while the request ran; send it again"))
-        if state != self.info.state:
-            self._tell(msgspec.structs.replace(self.info, state=state))
+        if state != self.info.state or level > self.info.sleep_level:
+            self._tell(msgspec.structs.replace(self.info, state=state, sleep_level=level))
         if open_still:
             self._free(resting)
         return {"rss_before": before, "rss_after": resident()}

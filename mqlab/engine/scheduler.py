@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from operator import attrgetter
+from typing import Any
 
+from mqlab.clock import Clock, MonotonicClock
 from mqlab.config import EngineConfig
 from mqlab.engine.dress import is_plain
 from mqlab.engine.ngram import Ngrams
@@ -47,17 +49,20 @@ class Scheduler:
         num_blocks: KV blocks in the pool.
         block_size: tokens a block.
         config: limits and policies.
+        clock: stamps when a sequence is first scheduled; the machine's by default.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, config: EngineConfig) -> None:
+    def __init__(self, num_blocks: int, block_size: int, config: EngineConfig, clock: Clock | None = None) -> None:
         self._tables = BlockTables(num_blocks, block_size, config.enable_prefix_caching)
         self._config = config
+        self._clock = clock or MonotonicClock()
         self._by_priority = config.scheduling_policy == "priority"
         # Both in order of rank.
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._flights: deque[Landed] = deque()  # oldest first
-        self._arrivals = self._preemptions = self._drafted = self._accepted = 0
+        self._arrivals = self._preemptions = self._drafts = self._drafted = 0
+        self._accepted_at = [0] * config.num_speculative_tokens
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that fits in the pool alone (admission.capacity)."""
@@ -116,14 +121,16 @@ class Scheduler:
         """Empty the prefix cache, at any time."""
         self._tables.forget()
 
-    def gauges(self) -> dict[str, int]:
+    def gauges(self) -> dict[str, Any]:
         """The scheduler's fields of EngineStats."""
         return {
             "running": len(self._running),
             "waiting": len(self._waiting),
             "preemptions": self._preemptions,
+            "drafts": self._drafts,
             "drafted": self._drafted,
-            "accepted": self._accepted,
+            "accepted": sum(self._accepted_at),
+            "accepted_at": tuple(self._accepted_at),
             **self._tables.gauges(),
         }
 
@@ -163,6 +170,7 @@ class Scheduler:
         sequence.pooled = None
         self._tables.close(sequence)
         insort(self._waiting, sequence, key=_by_rank)
+        sequence.preemptions += 1
         self._preemptions += 1
 
     def _admit(self, agenda: Agenda, ahead_of: Sequence | None = None) -> None:
@@ -176,6 +184,8 @@ class Scheduler:
             del self._waiting[0]
             insort(self._running, sequence, key=_by_rank)
             sequence.running = True
+            if sequence.scheduled_ns < 0:
+                sequence.scheduled_ns = self._clock.now_ns()
             self._take(agenda, sequence)
 
     def _opened(self, agenda: Agenda, sequence: Sequence) -> bool:
@@ -248,5 +258,7 @@ class Scheduler:
         wrong = guessed - accepted
         sequence.computed -= wrong
         sequence.owed -= wrong
+        self._drafts += 1
         self._drafted += guessed
-        self._accepted += accepted
+        for place in range(accepted):
+            self._accepted_at[place] += 1

@@ -73,6 +73,10 @@ class Sequence:
         scored: the last position of the prompt whose logprobs have been asked for.
         prompt_logprobs: those that have come, until they are handed out.
         pooled: the hidden states that have come, float32 [hidden].
+        arrived_ns: when it was admitted; scheduled_ns: when it first got a place among those that run; first_ns: when its first new token
+            came. -1 until then.
+        cached: tokens of its prompt that were found in the prefix cache when it was first scheduled.
+        preemptions: how often it lost its blocks to others.
         limit: tokens of prompt and output at most.
         unbound: tokens of prompt and output from which on it may end.
         ends: tokens that it must not draw before.
@@ -113,6 +117,11 @@ class Sequence:
     scored: int = 0
     prompt_logprobs: Logprobs | None = None
     pooled: np.ndarray | None = None
+    arrived_ns: int = -1
+    scheduled_ns: int = -1
+    first_ns: int = -1
+    cached: int = 0
+    preemptions: int = 0
     # What every step asks of every sequence and never changes is worked out once.
     limit: int = field(init=False)
     unbound: int = field(init=False)

@@ -44,6 +44,8 @@ class BlockTables:
         if self._cache is not None and not sequence.admitted and not sequence.whole:
             self._cache.queries += sequence.num_prompt
             self._cache.hits += sequence.computed
+        if not sequence.admitted:
+            sequence.cached = sequence.computed
         sequence.admitted = True
         return self.grow(sequence)
 

@@ -19,12 +19,14 @@ class Landed:
         drew: those that it sampled, in the order of ``Plan.sampling``.
         done: those that wanted only their prompt computed, and have it.
         guessed: how many guesses it verified, by place in ``drew``.
+        tokens: that it ran, those of all its rounds.
     """
 
     flown: tuple[Sequence, ...]
     drew: list[Sequence]
     done: list[Sequence]
     guessed: dict[int, int] = field(default_factory=dict)
+    tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -47,11 +49,23 @@ class Agenda:
     rounds: dict[Sequence, int] = field(default_factory=dict)
     guesses: dict[Sequence, tuple[int, ...]] = field(default_factory=dict)
 
+    @property
+    def tokens(self) -> int:
+        """How many it runs, those of all rounds."""
+        count = len(self.decoding)
+        if self.prompts:
+            count += sum([own for _, own in self.prompts])
+        if self.rounds:
+            count += sum(self.rounds.values()) - len(self.rounds)
+        if self.guesses:
+            count += sum(map(len, self.guesses.values()))
+        return count
+
 
 def take_off(agenda: Agenda, tables: BlockTables) -> tuple[Plan, Landed]:
     """The plan of a step that is decided, and what to keep until it is back. Its sequences count as that far from here on."""
     flown = (*agenda.decoding, *[sequence for sequence, _ in agenda.prompts])
-    landed = Landed(flown, agenda.decoding, [])
+    landed = Landed(flown, agenda.decoding, [], tokens=agenda.tokens)
     plan = Plan((*_decodes(agenda, tables, landed), *_prompts(agenda, tables, landed)))
     for sequence in flown:
         sequence.flights += 1

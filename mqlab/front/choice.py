@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mqlab.front.logprobs import prompt_logprobs, token_logprobs
+from mqlab.text.bytelevel import ByteLevelDecoder
 from mqlab.text.detokenizer import Detokenizer
 from mqlab.text.tokenizer import Tokenizer
-from mqlab.types import Delta, Output, SamplingParams, TokenLogprob, Usage
+from mqlab.types import Delta, Output, RequestStats, SamplingParams, TokenLogprob, Usage
 
 
 class Tally:
@@ -21,14 +22,17 @@ class Tally:
         self._prompt_tokens = prompt_tokens
         self._open = choices
         self._completion_tokens = 0
+        self._cached_tokens = prompt_tokens
         self.usage: Usage | None = None
 
-    def end(self, tokens: int) -> Usage | None:
-        """One choice has ended after ``tokens`` tokens. Returns ``usage``."""
+    def end(self, tokens: int, stats: RequestStats | None = None) -> Usage | None:
+        """One choice has ended after ``tokens`` tokens, and has cost the engine so much. Returns ``usage``."""
         self._open -= 1
         self._completion_tokens += tokens
+        # The choices of a prompt find each other's blocks: what was there before is what the first of them found.
+        self._cached_tokens = min(self._cached_tokens, 0 if stats is None else stats.cached_tokens)
         if not self._open:
-            self.usage = Usage(self._prompt_tokens, self._completion_tokens)
+            self.usage = Usage(self._prompt_tokens, self._completion_tokens, self._cached_tokens)
         return self.usage
 
 
@@ -46,9 +50,13 @@ class ChoiceReader:
 
     Attributes:
         stepwise: whether there are stop strings or logprobs, so that deltas must be read as they come.
+        plain: whether ``escaped`` has an answer for most deltas.
     """
 
-    __slots__ = ("_count", "_detokenizer", "_id", "_index", "_prompt", "_push", "_tally", "_tokenizer", "_wanted", "stepwise")
+    __slots__ = (
+        "_count", "_decoder", "_detokenizer", "_escaped", "_id", "_index", "_prompt", "_push", "_stats", "_tally", "_tokenizer",
+        "_wanted", "plain", "stepwise",
+    )  # fmt: skip
 
     def __init__(
         self, request_id: str, index: int, tokenizer: Tokenizer, params: SamplingParams, tally: Tally, prompt: Sequence[int] | None = None
@@ -62,7 +70,29 @@ class ChoiceReader:
         self._prompt = prompt
         self._tally = tally
         self._count = 0
+        self._stats: RequestStats | None = None
         self.stepwise = bool(params.stop) or self._wanted
+        decoder = self._detokenizer.decoder
+        self.plain = isinstance(decoder, ByteLevelDecoder) and not self.stepwise and prompt is None
+        if isinstance(decoder, ByteLevelDecoder):
+            self._decoder, self._escaped = decoder, decoder.pieces.escaped
+
+    def escaped(self, delta: Delta) -> bytes | None:
+        """The new text of a delta of one token as JSON has it between quotes, looked up: for ``plain`` choices.
+
+        None, and nothing is noted, where the delta must be read.
+        """
+        if delta.finish is not None or delta.text is not None:
+            return None
+        try:
+            (token,) = delta.tokens
+        except ValueError:
+            return None
+        text = self._escaped[token]
+        if text is None or not self._decoder.whole:
+            return None
+        self._count += 1
+        return text
 
     def read(self, delta: Delta) -> Output:
         """What these new tokens add."""
@@ -77,6 +107,9 @@ class ChoiceReader:
         else:
             text = self._push(tokens, finish) if delta.text is None else delta.text
         self._count += len(tokens)
+        if self.stepwise:  # a stop string may end it, and then the core's last word never comes
+            self._stats = delta.stats or self._stats
+        stats = None if finish is None else delta.stats or self._stats
         return Output(
             id=self._id,
             index=self._index,
@@ -84,9 +117,10 @@ class ChoiceReader:
             tokens=tuple(tokens),
             finish=finish,
             stop_reason=reason,
-            usage=None if finish is None else self._tally.end(self._count),
+            usage=None if finish is None else self._tally.end(self._count, stats),
             logprobs=logprobs,
             prompt_logprobs=None if self._prompt is None else self._scored_prompt(self._prompt, delta),
+            stats=stats,
         )
 
     def _scored_prompt(self, prompt: Sequence[int], first: Delta) -> tuple[TokenLogprob | None, ...]:

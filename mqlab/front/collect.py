@@ -37,7 +37,7 @@ class ChoiceCollector:
             self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
             if delta.finish is None:
                 return None
-            whole = Delta(delta.id, self._tokens, delta.finish, delta.stop_reason, prompt_logprobs=self._prompt_logprobs)
+            whole = Delta(delta.id, self._tokens, delta.finish, delta.stop_reason, prompt_logprobs=self._prompt_logprobs, stats=delta.stats)
             output = self._reader.read(whole)
         return self._take(output)
 

@@ -10,6 +10,7 @@ from mqlab.client.contract import EngineClient
 from mqlab.engine.available import check_loaded
 from mqlab.errors import ModelError, ModelUnavailable
 from mqlab.front.textmodel import TextModel
+from mqlab.text.chat import ChatTemplate
 from mqlab.types import ModelInfo
 
 
@@ -33,7 +34,19 @@ class CurrentText:
         self._client = client
         self._epoch = None if text is None else client.info.epoch
         self._text = text
+        self._template: str | None = None
         self._loading = asyncio.Lock()
+
+    def use_chat_template(self, source: str) -> None:
+        """Of this model, and of those that come after it.
+
+        Raises:
+            InvalidRequest: it is none.
+        """
+        ChatTemplate(source).traits()
+        self._template = source
+        if self._text is not None:
+            self._text = self._text.with_chat_template(source)
 
     @property
     def last(self) -> TextModel:
@@ -57,9 +70,13 @@ class CurrentText:
         async with self._loading:
             while (current := self._known()) is None:
                 info = self._client.info
-                self._text = await asyncio.to_thread(TextModel.load, folder_of(info))
+                self._text = await asyncio.to_thread(self._load, folder_of(info))
                 self._epoch = info.epoch
         return current
+
+    def _load(self, folder: Path) -> TextModel:
+        text = TextModel.load(folder)
+        return text if self._template is None else text.with_chat_template(self._template)
 
     def _known(self) -> Current | None:
         info = self._client.info

@@ -21,16 +21,18 @@ from mqlab.front.collect import ChoiceCollector
 from mqlab.front.current import Current, CurrentText, folder_of
 from mqlab.front.fan import fan_out
 from mqlab.front.prompts import (
+    ChatPrompt,
     Prompt,
+    as_chat,
     check_characters,
     check_length,
     check_unicode,
     checked_ids,
     checked_params,
     checked_pooling,
-    is_chat,
     room_for,
 )
+from mqlab.front.rendering import render
 from mqlab.front.textmodel import TextModel
 from mqlab.types import Choice, Completion, Embedding, Output, Request, SamplingParams, Tokens
 
@@ -42,8 +44,8 @@ _NO_TOKENS = SamplingParams(max_tokens=0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """A request with its prompt as ids, a child request for each choice, and a reader for each child that has not ended."""
+class Job:
+    """A request with its prompt as ids, a child request for each choice, and a reader for each child, by its id."""
 
     id: str
     prompt: list[int]
@@ -83,6 +85,14 @@ class Frontend:
         info = client.info
         return Frontend(client, None if info.state == "unloaded" else TextModel.load(folder_of(info)))
 
+    def use_chat_template(self, source: str) -> None:
+        """Print conversations with this template, whatever model is loaded.
+
+        Raises:
+            InvalidRequest: it is none.
+        """
+        self._current.use_chat_template(source)
+
     @property
     def text(self) -> TextModel:
         """Tokenizer and chat template, as they were needed last.
@@ -91,6 +101,14 @@ class Frontend:
             ModelUnavailable: no model was served so far.
         """
         return self._current.last
+
+    async def current(self) -> Current:
+        """The model that is served now, with its tokenizer and template, which are loaded where they were not needed so far.
+
+        Raises:
+            ModelUnavailable: there is none. ModelError: its folder holds no readable tokenizer.
+        """
+        return await self._current.get()
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, salt: str = ""
@@ -108,7 +126,7 @@ class Frontend:
             InvalidRequest: refused. RequestFailed: died while processed. ModelUnavailable: the engine has no model just now, or the
                 prompt is of another one. EngineDeadError, ClientClosedError.
         """
-        job = await self._open(prompt, params, request_id, priority, salt)
+        job = await self.open(prompt, params, request_id=request_id, priority=priority, salt=salt)
         readers = job.readers
         async with aclosing(fan_out(self.client, job.requests)) as fan:
             async for delta in fan:
@@ -126,14 +144,14 @@ class Frontend:
         self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, salt: str = ""
     ) -> Completion:
         """The whole answer. Cancelling aborts it. Arguments and errors are those of ``generate``."""
-        job = await self._open(prompt, params, request_id, priority, salt)
+        job = await self.open(prompt, params, request_id=request_id, priority=priority, salt=salt)
         collectors = {name: ChoiceCollector(reader) for name, reader in job.readers.items()}
         choices = await self._collect(job, dict(collectors))
         assert job.tally.usage is not None, "all choices have ended"
         scored = collectors[job.requests[0].id].prompt_logprobs
         return Completion(id=job.id, prompt_tokens=tuple(job.prompt), choices=choices, usage=job.tally.usage, prompt_logprobs=scored)
 
-    async def _collect(self, job: _Job, collectors: dict[str, ChoiceCollector]) -> tuple[Choice, ...]:
+    async def _collect(self, job: Job, collectors: dict[str, ChoiceCollector]) -> tuple[Choice, ...]:
         choices: list[Choice] = []
         async with aclosing(fan_out(self.client, job.requests)) as fan:
             async for delta in fan:
@@ -197,7 +215,7 @@ class Frontend:
             InvalidRequest: refused by the template, or too long. ModelUnavailable.
         """
         current = await self._current.get()
-        return await _encode_text(current, current.text.render(messages, **options), add_special_tokens=False)
+        return await _encode_text(current, await render(current.text, ChatPrompt(messages, options)), add_special_tokens=False)
 
     async def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of text; long text is tokenised in a thread, and not at all if it cannot fit.
@@ -218,8 +236,8 @@ class Frontend:
             ids = prompt.ids
         elif isinstance(prompt, str):
             ids = await _encode_text(current, prompt, room=room)
-        elif is_chat(prompt):
-            ids = await _encode_text(current, current.text.render(prompt), False, room)  # pyright: ignore[reportArgumentType]
+        elif (chat := as_chat(prompt)) is not None:
+            ids = await _encode_text(current, await render(current.text, chat), False, room)
         else:
             ids = checked_ids(prompt, current.info, room)
         return Tokens(ids, epoch), current.text
@@ -227,7 +245,12 @@ class Frontend:
     def _name(self, request_id: str | None) -> str:
         return request_id if request_id is not None else f"{self._prefix}-{next(self._numbers)}"
 
-    async def _open(self, prompt: Prompt, params: SamplingParams, request_id: str | None, priority: int, salt: str) -> _Job:
+    async def open(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0, salt: str = ""
+    ) -> Job:
+        """What ``generate`` asks of the engine, and who reads its answers, for whoever pushes them: nothing was sent yet. Arguments and
+        errors are those of ``generate``.
+        """
         params = checked_params(params)
         _check_id(request_id)
         tokens, text = await self._tokenise(prompt, room_for(params))
@@ -239,7 +262,7 @@ class Frontend:
             one.id: ChoiceReader(name, i, text.tokenizer, params, tally, None if one.params.prompt_logprobs is None else tokens.ids)
             for i, one in enumerate(requests)
         }
-        return _Job(name, tokens.ids, requests, readers, tally)
+        return Job(name, tokens.ids, requests, readers, tally)
 
 
 async def _encode_text(current: Current, text: str, add_special_tokens: bool = True, room: int = 1) -> list[int]:

@@ -18,7 +18,7 @@ from mqlab.config import EngineConfig
 from mqlab.errors import CallTimeout, ClientClosedError, ConfigError, InvalidRequest
 from mqlab.front.frontend import Frontend
 from mqlab.front.progress import Progress
-from mqlab.front.prompts import Prompt, room_for
+from mqlab.front.prompts import ChatPrompt, Prompt, room_for
 from mqlab.topologies import make_client
 from mqlab.types import Completion, Embedding, EngineStats, ModelInfo, SamplingParams, Tokens
 from mqlab.wire.wiring import Wiring
@@ -108,8 +108,18 @@ class LLM:
         use_tqdm: bool = True,
         priority: int = 0,
         salt: str = "",
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[Completion]:
         """Answer one conversation, or a list of them: messages with ``role`` and ``content``, by the model's chat template.
+
+        Args:
+            tools: that the model is told of, as OpenAI describes them; calls stand in the text as the model writes them.
+            add_generation_prompt: open a turn of the assistant.
+            continue_final_message: go on with the last message.
+            chat_template_kwargs: further variables of the template.
 
         Raises:
             as ``generate``.
@@ -119,7 +129,14 @@ class LLM:
         for i, talk in enumerate(talks):
             if isinstance(talk, str) or not all(isinstance(message, Mapping) for message in talk):
                 raise InvalidRequest(f"conversations[{i}]={talk!r:.80} is not a list of messages, each with a role and content")
-        return self.generate(talks, params, use_tqdm=use_tqdm, priority=priority, salt=salt)
+        options = {
+            **(chat_template_kwargs or {}),
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            "continue_final_message": continue_final_message,
+        }
+        prompts = [ChatPrompt(talk, options) for talk in talks]
+        return self.generate(prompts, params, use_tqdm=use_tqdm, priority=priority, salt=salt)
 
     def embed(
         self,

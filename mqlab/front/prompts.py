@@ -6,24 +6,42 @@ All of it is checked before anything reaches an engine: a value of a wrong type 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any, get_args
 
 import msgspec
 
 from mqlab.errors import InvalidRequest
-from mqlab.params import StructuredOutputs
-from mqlab.types import ModelInfo, Pooling, PoolingKind, SamplingParams, Tokens
+from mqlab.params import PoolingKind, StructuredOutputs
+from mqlab.types import ModelInfo, Pooling, SamplingParams, Tokens
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Tokens
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation, and how the chat template is to print it.
+
+    Attributes:
+        messages: each with ``role`` and ``content``.
+        options: of ChatTemplate.render: tools, documents, whether to open a turn, …
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | ChatPrompt | Tokens
 """Text, token ids (of whichever model is loaded, or of the one that they name) or chat messages."""
 
 _POOLINGS: tuple[PoolingKind, ...] = get_args(PoolingKind)
 
 
-def is_chat(prompt: object) -> bool:
-    """Whether ``prompt`` is meant as chat messages: a sequence that starts with one."""
-    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+def as_chat(prompt: Any) -> ChatPrompt | None:
+    """``prompt`` if it is a conversation, or is meant as chat messages: a sequence that starts with one."""
+    if isinstance(prompt, ChatPrompt):
+        return prompt
+    messages = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    return ChatPrompt(prompt) if messages else None
 
 
 def checked_params(params: SamplingParams) -> SamplingParams:

@@ -34,13 +34,22 @@ class TextModel:
         tokenizer = Tokenizer.load(folder)
         return TextModel(tokenizer, ChatTemplate.load(folder, tokenizer))
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> str:
         """A conversation as the template prints it, special tokens included. ``options`` are those of ChatTemplate.render.
 
         Raises:
             InvalidRequest: no template, or messages that it refuses.
         """
         return self.chat.render(messages, **options)
+
+    def with_chat_template(self, source: str) -> TextModel:
+        """The same with another template."""
+        return TextModel(self.tokenizer, ChatTemplate(source, self.tokenizer.special_tokens))
+
+    @cached_property
+    def special_names(self) -> frozenset[str]:
+        """How the special tokens read, where a text shows them."""
+        return frozenset(self.tokenizer.name(id) for id in self.tokenizer.special_ids)
 
     @cached_property
     def longest_token(self) -> int:

@@ -14,6 +14,7 @@ from mqlab.arguments import (
     check_configs,
     codecs_configs,
     compare_configs,
+    frontend_configs,
     latency_configs,
     load_configs,
     sampler_configs,
@@ -148,6 +149,9 @@ def bench(arguments: argparse.Namespace) -> Any:
     elif arguments.bench == "codecs":
         (config,) = codecs_configs(arguments)
         call = Spec("mqlab.bench.codecs:codecs", {"config": config})
+    elif arguments.bench == "frontend":
+        (config,) = frontend_configs(arguments)
+        call = Spec("mqlab.bench.frontend.run:frontend", {"config": config})
     elif arguments.bench == "capacity":
         engine, config, dataset = capacity_configs(arguments)
         call = Spec("mqlab.bench.capacity:capacity", {"engine": engine, "config": config, "dataset": dataset})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from mqlab.client.base import BaseClient
 from mqlab.front.frontend import Frontend
-from mqlab.server.host import Host
+from mqlab.server.attach.native import Door
+from mqlab.server.http.host import Host
 from mqlab.server.loopback import open_http
-from mqlab.server.native import Door
 from mqlab.wire.native import SOCKET
 
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import fields
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from mqlab.arguments import serve_configs, serve_line
-from mqlab.config import ServerConfig, Settings
+from mqlab.config import ServerConfig, Settings, environment_of_server
 from mqlab.errors import ConfigError, EngineStartError
 from mqlab.lab.registry import Served
 from mqlab.lab.session import Session
@@ -24,6 +26,7 @@ from mqlab.wire.registry import Entry, Registry
 
 _POLL_S = 0.05
 _KEPT_LOGS = 20
+_OF_A_SESSION = ("topology", "codec", "record")
 
 
 def served_of(arguments: argparse.Namespace) -> Served:
@@ -66,10 +69,11 @@ def _detached(served: Served, name: str) -> tuple[Session, str]:
 
 
 def _check_no_port(server: ServerConfig) -> None:
+    """A session has no server yet: what only a server has would be forgotten."""
     plain = ServerConfig()
-    for field in ("host", "port", "drain_timeout", "limit_concurrency"):
-        if getattr(server, field) != getattr(plain, field):
-            flag = "--" + field.replace("_", "-")
+    for one in fields(server):
+        if one.name not in _OF_A_SESSION and getattr(server, one.name) != getattr(plain, one.name):
+            flag = "--" + one.name.replace("_", "-")
             raise ConfigError(
                 f"{flag}: a notebook session opens its HTTP port when asked for (.url), on a free one; use --detach, or leave {flag} out"
             )
@@ -102,7 +106,8 @@ def _start_detached(served: Served) -> Entry:
     log = folder / f"{datetime.now():%Y%m%d-%H%M%S-%f}.log"
     with log.open("wb") as sink:
         command = [sys.executable, "-P", "-m", "mqlab", *_line(served)]
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        keys = environment_of_server(served.server.api_key)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, env=keys)
     try:
         entry = _wait_ready(child, log, served.timing.start_timeout)
     except BaseException:
@@ -116,8 +121,9 @@ def _start_detached(served: Served) -> Entry:
 
 
 def _note(entry: Entry, served: Served) -> dict[str, Any]:
-    """What a server is known again by."""
-    return {"started": entry.started, "line": _line(served), "layout": served.layout}
+    """What a server is known again by; its keys by a digest, salted with a moment."""
+    keys = sha256(repr((entry.started, served.server.api_key)).encode()).hexdigest()
+    return {"started": entry.started, "line": _line(served), "layout": served.layout, "keys": keys}
 
 
 def _tidy(folder: Path) -> None:

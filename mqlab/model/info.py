@@ -37,6 +37,7 @@ def model_info(config: EngineConfig, folder: Path, arch: ModelShape, dtype: str,
         block_size=config.block_size,
         pid=os.getpid(),
         hidden_size=arch.hidden,
+        max_num_seqs=config.max_num_seqs,
     )
 
 

@@ -12,6 +12,7 @@ from mqlab.config import LoadFormat
 from mqlab.errors import ModelError
 from mqlab.models.cachefolder import build_once
 from mqlab.models.devices import device_file
+from mqlab.models.echoed import is_echo, tokenizer_of
 from mqlab.models.fetch import KNOWN, fetch
 from mqlab.models.gguf import CONVERTER, convert
 from mqlab.models.hub import from_hub
@@ -21,13 +22,14 @@ from mqlab.models.simulated import Simulated, is_simulated
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FORMS = f"a known name ({', '.join(KNOWN)}), a Hugging Face folder, a .gguf file or a hub id (org/name)"
 _STAND_IN = "smollm2-135m"
-"""Whose tokenizer a model without one gets when its weights are made up."""
+"""Whose tokenizer a model without one gets: one whose weights are made up, or an echo."""
 
 
 def resolve(model: str, cache: Path, *, load_format: LoadFormat = "auto", progress: bool = True) -> Path:
     """The local folder of ``model``: a known name, a folder, a .gguf file, or a hub id where there is a network.
 
-    For a simulated model, ``sim:<model>@<device>``, that of the model whose shape it has, as with made-up weights.
+    For a simulated model, ``sim:<model>@<device>``, that of the model whose shape it has, as with made-up weights. For an echo that of
+    the model whose tokenizer it has: ``echo:<model>``, or the default model.
 
     What looks like a path is never asked of the hub, so a wrong one fails at once.
 
@@ -42,6 +44,8 @@ def resolve(model: str, cache: Path, *, load_format: LoadFormat = "auto", progre
     """
     if is_simulated(model):
         return _resolve_simulated(Simulated.parse(model), cache, progress)
+    if is_echo(model):
+        return resolve(tokenizer_of(model, _STAND_IN), cache, load_format=load_format, progress=progress)
     if load_format == "dummy":
         return resolve_dummy(model, cache, progress=progress)
     if model in KNOWN:

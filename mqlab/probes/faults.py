@@ -122,7 +122,7 @@ class FaultyCore:
         time.sleep(self._faults.slow_add)
         self._core.add(request)
 
-    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
+    def abort(self, ids: tuple[str, ...] | None, client: int = 0) -> list[Delta]:
         """End requests.
 
         Raises:

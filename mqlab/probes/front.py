@@ -30,13 +30,13 @@ class FrontProbes:
         attempt("files", self._sink.close, None)
 
 
-def watch(client: BaseClient, *, folder: Path) -> BaseClient:
+def watch(client: BaseClient, *, folder: Path, role: str = "front") -> BaseClient:
     """The same client, its requests and its loop metered into a folder; unmetered where that cannot be written."""
-    return attempt("requests and loop", lambda: _watch(client, folder), client)
+    return attempt("requests and loop", lambda: _watch(client, folder, role), client)
 
 
-def _watch(client: BaseClient, folder: Path) -> BaseClient:
-    sink = Sink.of(folder, "front")
+def _watch(client: BaseClient, folder: Path, role: str) -> BaseClient:
+    sink = Sink.of(folder, role)
     requests = request_probe(sink)
     client.companions.append(FrontProbes(sink, requests, loop_probe(sink, requests.tick)))
     client.streams = MeteredStreams(requests, client.streams.kind)

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from mqlab.client.mailbox import Mailbox
+from mqlab.client.direct import Direct, Owner
+from mqlab.client.mailbox import Holding, Mailbox
 from mqlab.client.queue import Queue
 from mqlab.client.slot import Slot
 from mqlab.client.streams import Streams
@@ -42,8 +43,8 @@ class Metered(Mailbox):
     extra = 0
     finish = ""
 
-    def __init__(self, request: Request) -> None:
-        super().__init__()
+    def __init__(self, request: Request, *own: Any) -> None:
+        super().__init__(*own)
         self.id = request.id
         self.prompt_tokens = len(request.prompt)
         self.arrived_ns = monotonic_ns()
@@ -76,7 +77,11 @@ class MeteredQueue(Metered, Queue):
     """A metered queue."""
 
 
-_METERED: dict[type[Mailbox], Callable[[Request], Metered]] = {Slot: MeteredSlot, Queue: MeteredQueue}
+class MeteredDirect(Metered, Direct):
+    """A metered mailbox that holds nothing."""
+
+
+_METERED: dict[type[Mailbox], Callable[..., Any]] = {Slot: MeteredSlot, Queue: MeteredQueue, Direct: MeteredDirect}
 
 
 class Sums(msgspec.Struct):
@@ -121,9 +126,9 @@ class RequestProbe:
         self._started = self._prompt_tokens = self._deltas = 0
         self._on = True
 
-    def open(self, request: Request, kind: type[Mailbox] = Slot) -> Metered:
-        """A request came; ``kind`` is that of its mailbox."""
-        slot = self._live[request.id] = _METERED[kind](request)
+    def open(self, request: Request, kind: type[Mailbox] = Slot, *own: Any) -> Any:
+        """A request came; ``kind`` is that of its mailbox, which is made with ``own``. Returns it, metered."""
+        slot = self._live[request.id] = _METERED[kind](request, *own)
         self._started += 1
         self._prompt_tokens += slot.prompt_tokens
         return slot
@@ -180,12 +185,15 @@ class RequestProbe:
 class MeteredStreams(Streams):
     """Streams that stamp what comes."""
 
-    def __init__(self, probe: RequestProbe, kind: type[Mailbox] = Slot) -> None:
+    def __init__(self, probe: RequestProbe, kind: type[Holding] = Slot) -> None:
         super().__init__(kind)
         self._probe = probe
 
-    def _new_slot(self, request: Request) -> Mailbox:
+    def _new_slot(self, request: Request) -> Holding:
         return self._probe.open(request, self.kind)
+
+    def _new_direct(self, request: Request, owner: Owner) -> Direct:
+        return self._probe.open(request, Direct, owner)
 
     def leave(self, request_id: str, last: Delta | None, *, alive: bool) -> bool:
         """See Streams.leave."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
-import urllib.request
+import ssl
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -16,7 +16,7 @@ import psutil
 from mqlab.errors import ConfigError
 from mqlab.probes.recording import Recording
 from mqlab.record.trace import Trace
-from mqlab.wire.native import FrontInfo
+from mqlab.wire.native import LAUNCHER, FrontInfo
 from mqlab.wire.registry import Entry, Registry
 
 _ASK_TIMEOUT_S = 1.0
@@ -50,7 +50,7 @@ def only(entries: Sequence[Entry]) -> Entry:
 
 
 def pids(entry: Entry) -> dict[str, int]:
-    """The engine's processes by role, ``front`` and ``engine``, which may be one, and helpers. A front that hangs is not waited for.
+    """The engine's processes by role, as FrontInfo has them. A front that hangs is not waited for.
 
     Raises:
         ConfigError: it has just ended.
@@ -82,9 +82,10 @@ def metrics_of(entry: Entry) -> str:
         what = f"engine {entry.model!r} (pid {entry.pid}) has no HTTP server"
         raise ConfigError(f"{what}: it is the session of a notebook, which opens one with .url and shows figures with %mqlab metrics")
     try:
-        with urllib.request.urlopen(f"{entry.url}/metrics", timeout=_METRICS_TIMEOUT_S) as response:
-            return response.read().decode()
-    except OSError as error:
+        with closing(_connection(entry.url)) as server:
+            server.request("GET", "/metrics")
+            return server.getresponse().read().decode()
+    except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"{entry.url}/metrics does not answer ({error}); 'mqlab ps' shows what runs") from None
 
 
@@ -112,7 +113,7 @@ def _recorded(entry: Entry) -> dict[str, int]:
         writers = recording.processes()
     found = {writer.rpartition("-")[0]: pid for writer, pid in writers.items() if psutil.pid_exists(pid)}
     found.pop("observer", None)
-    return found if {"front", "engine"} <= found.keys() else {}
+    return found if found.keys() & {"front", LAUNCHER} and "engine" in found else {}
 
 
 def _told(entry: Entry) -> dict[str, int]:
@@ -120,7 +121,7 @@ def _told(entry: Entry) -> dict[str, int]:
     if entry.socket is None:
         return {}
     try:
-        with closing(_UnixConnection(entry.socket)) as front:
+        with closing(_UnixConnection(entry.socket, _ASK_TIMEOUT_S)) as front:
             front.request("GET", "/info")
             return msgspec.json.decode(front.getresponse().read(), type=FrontInfo).pids
     except (OSError, http.client.HTTPException, msgspec.MsgspecError):
@@ -133,12 +134,26 @@ def _guessed(entry: Entry) -> dict[str, int]:
     if entry.role == "session" and process.ppid() == entry.owner_pid:
         return {"front": entry.owner_pid, "engine": entry.pid}
     below = [(command[-1], child.pid) for child in process.children() if "mqlab.wire.boot" in (command := child.cmdline())]
-    return {"front": entry.pid, "engine": entry.pid, **dict(below)}
+    own = LAUNCHER if any(role.startswith("front-") for role, _ in below) else "front"
+    return {own: entry.pid, "engine": entry.pid, **dict(below)}
+
+
+def _connection(url: str) -> http.client.HTTPConnection:
+    """To a server of this machine that the registry knows, whoever has signed its certificate."""
+    scheme, _, place = url.partition(":")
+    if scheme == "unix":
+        return _UnixConnection(place, _METRICS_TIMEOUT_S)
+    address = place.removeprefix("//")
+    if scheme == "http":
+        return http.client.HTTPConnection(address, timeout=_METRICS_TIMEOUT_S)
+    unverified = ssl.create_default_context()
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(address, timeout=_METRICS_TIMEOUT_S, context=unverified)
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("front", timeout=_ASK_TIMEOUT_S)
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("front", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:

@@ -45,7 +45,7 @@ class Sink:
 
     Args:
         folder: made where it is missing.
-        role: ``front``, ``engine``, that of a process which helps them, or ``observer``.
+        role: ``front``, or which of several, ``engine``, that of a process which helps them, or ``observer``.
 
     Raises:
         OSError: the files cannot be made.

@@ -87,7 +87,7 @@ class StepProbe:
         """A request waits for its first step."""
         self._added[request.id] = monotonic_ns()
 
-    def aborted(self, ids: tuple[str, ...]) -> None:
+    def aborted(self, ids: Iterable[str]) -> None:
         """These wait no more."""
         for id in ids:
             self._added.pop(id, None)
@@ -200,6 +200,7 @@ class MeteredCore:
         if not busy:
             try:
                 self._probe.flush()
+                self._probe.forget()
             except Exception as error:
                 self._drop(error)
         return busy
@@ -221,11 +222,12 @@ class MeteredCore:
         except Exception as error:
             self._drop(error)
 
-    def abort(self, ids: tuple[str, ...], client: int = 0) -> list[Delta]:
+    def abort(self, ids: tuple[str, ...] | None, client: int = 0) -> list[Delta]:
         """End requests."""
         deltas = self._core.abort(ids, client)
         try:
-            self._probe.aborted(ids)
+            # Of a client that is gone, those that a step in flight keeps are forgotten when the core has nothing left to do.
+            self._probe.aborted([delta.id for delta in deltas] if ids is None else ids)
         except Exception as error:
             self._drop(error)
         return deltas

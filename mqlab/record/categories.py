@@ -65,10 +65,7 @@ _PLACES = {
     "zmq": ("zmq/", "mqlab/wire/", "mqlab/topologies/", "libzmq", "libsodium"),
     "asyncio": ("asyncio/", "uvloop/", "selectors.py", "mqlab/lab/hop.py", "_asynciomodule", "libuv"),
     "http": ("uvicorn/", "httptools/", "starlette/", "fastapi/", "aiohttp/", "h11/", "httpx/", "httpcore/", "http/", "mqlab/server/"),
-    "JSON": (
-        *("json/", "orjson/", "ujson/", "simplejson/"),
-        *("mqlab/server/protocol.py", "mqlab/server/stream.py", "mqlab/server/chat.py", "mqlab/server/completions.py"),
-    ),
+    "JSON": ("json/", "orjson/", "ujson/", "simplejson/", "mqlab/server/openai/"),
     "tokenizer": ("tokenizers/", "mqlab/text/", "mqlab/engine/detokenize.py", "transformers/", "sentencepiece/", "tiktoken/", "jinja2/"),
     "front": ("mqlab/front/", "mqlab/client/"),
     "probes": ("mqlab/probes/", "mqlab/record/", "mqlab/wire/counters.py", "mqlab/wire/statspage.py"),

@@ -12,25 +12,33 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mqlab.errors import MqlabError
-from mqlab.server import models, scrape, watch
-from mqlab.server.chat import Chat
-from mqlab.server.completions import Completions
 from mqlab.server.errors import ApiError, as_api_error
-from mqlab.server.gate import guarded
-from mqlab.server.generate import Generate
-from mqlab.server.protocol import ChatBody, CompletionBody
+from mqlab.server.http.gate import guarded
+from mqlab.server.metrics import scrape
+from mqlab.server.metrics.answered import Answered
+from mqlab.server.openai import embeddings, models, tokens
+from mqlab.server.openai.chat import Chat
+from mqlab.server.openai.completions import Completions
+from mqlab.server.openai.generate import Generate
+from mqlab.server.openai.protocol import ChatBody, CompletionBody
+from mqlab.server.operate import control, openapi, watch
 from mqlab.server.state import ServerState
 
 
 def build_app(state: ServerState) -> ASGIApp:
     """The application over one front, behind its gate."""
+    handlers: dict[Any, Any] = {HTTPException: _http_error, ApiError: _error, MqlabError: _error, Exception: _error}
+    return Answered(guarded(Starlette(routes=build_routes(state), exception_handlers=handlers), state), state.metrics)
+
+
+def build_routes(state: ServerState) -> list[Route]:
+    """All routes, the generating ones first."""
     generating = [
         Route("/v1/completions", Generate(state, CompletionBody, Completions()), methods=["POST"]),
-        Route("/v1/chat/completions", Generate(state, ChatBody, Chat()), methods=["POST"]),
+        Route("/v1/chat/completions", Generate(state, ChatBody, Chat(state.config.tool_call_parser)), methods=["POST"]),
     ]
-    routes = [*generating, *models.routes(state), *watch.routes(state), *scrape.routes(state)]
-    handlers: dict[Any, Any] = {HTTPException: _http_error, ApiError: _error, MqlabError: _error, Exception: _error}
-    return guarded(Starlette(routes=routes, exception_handlers=handlers), state)
+    parts = (embeddings, models, tokens, watch, scrape, control, openapi)
+    return [*generating, *(route for part in parts for route in part.routes(state))]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from mqlab.errors import ClientClosedError, EngineDeadError, InvalidRequest, Mod
 _LOG = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1000
 _RETRY_AFTER_S = 1
-_SUBJECT = re.compile(r"(?:the )?([a-z_]+)(?=[ =\[.])")
+_SUBJECT = re.compile(r"(?:the )?([a-z_]+)(?=[ =\[.:])")
 
 
 class ApiError(Exception):

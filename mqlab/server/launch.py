@@ -8,8 +8,9 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -19,21 +20,25 @@ from mqlab.client.base import BaseClient
 from mqlab.client.local import LocalClient
 from mqlab.config import EngineConfig, ServerConfig, Settings, Timing
 from mqlab.errors import EngineDeadError
-from mqlab.front.frontend import Frontend
 from mqlab.front.textmodel import TextModel
 from mqlab.models.resolve import resolve
 from mqlab.probes.base import attempt
 from mqlab.probes.recording import begin_recording
 from mqlab.record.metadata import write_meta
-from mqlab.server.app import build_app
-from mqlab.server.host import Host
-from mqlab.server.listener import listen, url
-from mqlab.server.native import Door
-from mqlab.server.signals import Signals, first
-from mqlab.server.state import ServerState
+from mqlab.server.attach.native import Door
+from mqlab.server.http.access import with_keys, without_secrets
+from mqlab.server.http.listener import listening, url
+from mqlab.server.http.tls import tls_context
+from mqlab.server.process.collector import spare_collector
+from mqlab.server.process.fronts import Fronts
+from mqlab.server.process.httpfront import HttpFront
+from mqlab.server.process.serving import Serving, wind_down
+from mqlab.server.process.signals import Signals, first
+from mqlab.text.chat import read_template
 from mqlab.topologies import make_client
+from mqlab.topologies.v1_fronts import OwnerClient
 from mqlab.types import ModelInfo
-from mqlab.wire.native import SOCKET
+from mqlab.wire.native import LAUNCHER, SOCKET
 from mqlab.wire.registry import Entry, Registry
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.wiring import Wiring
@@ -41,7 +46,6 @@ from mqlab.wire.wiring import Wiring
 DEATH_GRACE_S = 3.0
 """How long a server whose engine died goes on saying so before it ends."""
 
-_FLUSH_S = 0.5
 _HEALTH_POLL_S = 0.25
 
 
@@ -57,61 +61,82 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
         0, the exit status of an orderly stop.
 
     Raises:
-        ConfigError: port taken, unknown topology. ModelError. EngineStartError. EngineDeadError: the engine died.
+        ConfigError: port taken, unknown topology, a certificate that cannot be used, control routes that are open to others.
+        ModelError. EngineStartError. EngineDeadError: the engine died. FrontError: so did a front process, again and again.
     """
-    with _interruptible(), contextlib.closing(listen(server)) as listener, contextlib.ExitStack() as cleanup:
+    server = with_keys(server)
+    tls_context(server)  # a certificate that cannot be used is told before anything slow begins
+    if server.chat_template is not None:
+        read_template(server.chat_template)  # likewise
+    with _interruptible(), listening(server) as listener, contextlib.ExitStack() as cleanup:
+        plain = wiring or Wiring.of(engine, codec=server.codec, timing=timing)
         recording = begin_recording("serve") if server.record else None
-        client = make_client(server.topology, _wiring(engine, server, timing, wiring, recording), log_to_terminal=True)
-        client.limit = server.limit_concurrency
+        if recording is not None:
+            attempt("meta.json", lambda: write_meta(recording, engine=asdict(engine), server=without_secrets(server)), None)
+        wiring_of = partial(_wiring, plain, recording)
+        client = _client(server, wiring_of)
         _publish(client, cleanup)
         Registry().entries()  # a registry that cannot be used is told before anything slow begins
         _raise_file_limit()
         # A tokenizer that cannot be read is found before the weights are, which takes longer.
         text = TextModel.load(resolve(engine.model, Settings.read().cache_dir, load_format=engine.load_format)) if wiring is None else None
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(client, text, server, listener, recording))
+            runner.run(_serve(client, text, server, listener, wiring_of, recording))
     return 0
 
 
-def _wiring(engine: EngineConfig, server: ServerConfig, timing: Timing, given: Wiring | None, recording: Path | None) -> Wiring:
-    wiring = given or Wiring.of(engine, codec=server.codec, timing=timing)
-    if recording is None:
-        return wiring
-    attempt("meta.json", lambda: write_meta(recording, engine=asdict(engine), server=asdict(server)), None)
-    return wiring.recorded(recording)
+def _wiring(plain: Wiring, recording: Path | None, role: str) -> Wiring:
+    """What the client in a process of this role is wired with."""
+    return plain if recording is None else plain.recorded(recording, role)
 
 
-async def _serve(client: BaseClient, text: TextModel | None, server: ServerConfig, listener: socket.socket, recording: Path | None) -> None:
+def _client(server: ServerConfig, wiring_of: Callable[[str], Wiring]) -> BaseClient:
+    """Of the engine, not started yet: the front's own, or that of the launcher of several."""
+    if server.api_server_count > 1:
+        wiring = wiring_of(LAUNCHER)
+        client = wiring.wrap_client(OwnerClient(wiring, log_to_terminal=True))
+    else:
+        client = make_client(server.topology, wiring_of("front"), log_to_terminal=True)
+    client.limit, client.max_pending = server.limit_concurrency, server.max_pending
+    return client
+
+
+async def _serve(
+    client: BaseClient,
+    text: TextModel | None,
+    server: ServerConfig,
+    listener: socket.socket,
+    wiring_of: Callable[[str], Wiring],
+    recording: Path | None,
+) -> None:
     signals = Signals()
     try:
         if not await signals.interrupts(client.start()):
-            state = ServerState(Frontend(client, text) if text else Frontend.of(client), server)
-            await _serve_ready(client, server, listener, state, signals, recording)
+            address = url(server, listener)
+            several = isinstance(client, OwnerClient)
+            serving = Fronts(client, listener, server, wiring_of) if several else HttpFront(client, text, listener, server)
+            await _serve_ready(client, serving, server, address, signals, recording)
     finally:
         await client.close()
 
 
 async def _serve_ready(
-    client: BaseClient, server: ServerConfig, listener: socket.socket, state: ServerState, signals: Signals, recording: Path | None
+    client: BaseClient, serving: Serving, server: ServerConfig, address: str, signals: Signals, recording: Path | None
 ) -> None:
-    address = url(server, listener)
-    host = Host(build_app(state), listener, server)
-    await host.start()
     try:
+        if await signals.interrupts(serving.start()):
+            return
+        spare_collector()
         async with _attachable(client, server, address, recording) as door:
-            print(f"mqlab serving {state.model} on {address} (topology {client.shape.name}, engine pid {client.info.pid})", flush=True)
-            state.draining = await signals.interrupts(_until_dead(client))
-            if state.draining:
+            print(f"mqlab serving {client.info.name} on {address} (topology {client.shape.name}, engine pid {client.info.pid})", flush=True)
+            if await signals.interrupts(first(_until_dead(client), serving.failed())):
                 door.refuse()
-                await host.refuse()
-                await first(_drained(state, door), signals.again.wait(), timeout=server.drain_timeout)
+                await wind_down(serving, door, hurry=signals.again, seconds=server.drain_timeout)
             else:
                 await first(signals.stop.wait(), timeout=DEATH_GRACE_S)
                 raise EngineDeadError((await client.check()).detail)
     finally:
-        # First the client: what still streams then ends with an error event, before its connection is cut.
-        await client.close()
-        await host.stop(_FLUSH_S)
+        await serving.stop()
 
 
 @contextlib.asynccontextmanager
@@ -124,11 +149,6 @@ async def _attachable(client: BaseClient, server: ServerConfig, address: str, re
             yield door
     finally:
         await door.close()
-
-
-async def _drained(state: ServerState, door: Door) -> None:
-    await state.drained()
-    await door.drained()
 
 
 def _publish(client: BaseClient, cleanup: contextlib.ExitStack) -> None:

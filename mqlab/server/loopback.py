@@ -5,8 +5,8 @@ from __future__ import annotations
 from mqlab.config import ServerConfig
 from mqlab.front.frontend import Frontend
 from mqlab.server.app import build_app
-from mqlab.server.host import Host
-from mqlab.server.listener import listen, url
+from mqlab.server.http.host import Host
+from mqlab.server.http.listener import listen, url
 from mqlab.server.state import ServerState
 
 _LOOPBACK = ServerConfig(host="127.0.0.1", port=0)
@@ -20,6 +20,6 @@ async def open_http(front: Frontend) -> tuple[str, Host]:
     """
     state = ServerState(front)
     listener = listen(_LOOPBACK)
-    host = Host(build_app(state), listener)
+    host = Host(build_app(state), listener, _LOOPBACK)
     await host.start()
     return url(_LOOPBACK, listener), host

@@ -20,12 +20,13 @@ class Detokenizer:
     ``include_stop_str_in_output``. Stop strings are looked for in the text after the first ``min_tokens`` ids.
 
     Attributes:
+        decoder: of ids; it may be asked and fed directly where no stop strings are looked for.
         stop_reason: the stop string that was found; from then on every push returns "".
         piece: the text that the last push added, before stop strings are looked for in it: nothing of it is held back.
     """
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._decoder = make_decoder(tokenizer, params.skip_special_tokens)
+        self.decoder = make_decoder(tokenizer, params.skip_special_tokens)
         self._stops = StopFinder(params.stop, params.include_stop_str_in_output) if params.stop else None
         self._unsearched = params.min_tokens if params.stop else 0
         self._keep_last = params.include_stop_str_in_output
@@ -68,14 +69,14 @@ class Detokenizer:
     def _searched(self, stops: StopFinder, tokens: Sequence[int], finish: Finish | None) -> str:
         free, tokens = tokens[: self._unsearched], tokens[self._unsearched :]
         self._unsearched -= len(free)
-        text = self._decoder.push(free) if free else ""
+        text = self.decoder.push(free) if free else ""
         searched = self._decode(tokens, finish)
         self.piece = text + searched
         return text + stops.push(searched, final=finish is not None)
 
     def _decode(self, tokens: Sequence[int], finish: Finish | None) -> str:
-        text = self._decoder.push(tokens) if tokens else ""
-        return text if finish is None else text + self._decoder.flush()
+        text = self.decoder.push(tokens) if tokens else ""
+        return text if finish is None else text + self.decoder.flush()
 
 
 def make_decoder(tokenizer: Tokenizer, skip_special_tokens: bool = True) -> ByteLevelDecoder | IncrementalDecoder:

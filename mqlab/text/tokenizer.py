@@ -72,6 +72,10 @@ class Tokenizer:
         except OverflowError:
             return self._backend.decode([i for i in ids if 0 <= i <= _MAX_ID], skip_special_tokens)
 
+    def name(self, id: int) -> str:
+        """What the vocabulary calls one id, in the tokenizer's own spelling of spaces and bytes; empty where it has no entry."""
+        return _entry(self._backend, id) or ""
+
     def pieces(self, skip_special_tokens: bool = True) -> Pieces | None:
         """What each id adds to a text; None where that depends on the ids beside it, which is everywhere but in byte-level vocabularies."""
         return self._pieces[skip_special_tokens] if self._byte_level else None

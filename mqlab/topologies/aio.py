@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from mqlab.client.base import cancel_from_anywhere, watch_loop
+from mqlab.client.background import cancel_from_anywhere, watch_loop
 from mqlab.client.local import LocalClient
 from mqlab.client.queue import Queue
 from mqlab.client.slot import Slot

@@ -120,7 +120,7 @@ class ChainDetokenizer:
 
     def _drop_waiting(self, abort: Abort) -> None:
         """Those that the engine has not got yet are aborted here."""
-        found = [id for id in abort.ids if (text := self._open.get((abort.client, id))) is not None and text.next is not None]
+        found = [id for id in abort.ids or () if (text := self._open.get((abort.client, id))) is not None and text.next is not None]
         for id in found:
             self._open[abort.client, id].next = None
         if found:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mqlab.logprobs import Logprobs
-from mqlab.types import Delta, Failure, Finish, Request, Step
+from mqlab.types import Delta, Failure, Finish, Request, RequestStats, Step
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Columns(msgspec.Struct, array_like=True, gc=False):
     Attributes:
         ids, tokens, finishes: of each row.
         texts: of each row that brings text, of none where it is left to the front.
-        stop_reasons, errors, logprobs, prompt_logprobs, embeddings: by row, where there are any.
+        stop_reasons, errors, logprobs, prompt_logprobs, embeddings, stats: by row, where there are any.
     """
 
     client: int
@@ -58,6 +58,7 @@ class Columns(msgspec.Struct, array_like=True, gc=False):
     logprobs: dict[int, Logprobs]
     prompt_logprobs: dict[int, Logprobs]
     embeddings: dict[int, bytes]
+    stats: dict[int, RequestStats]
 
     def step(self) -> Step:
         """Rows again."""
@@ -72,6 +73,7 @@ class Columns(msgspec.Struct, array_like=True, gc=False):
             ("logprobs", self.logprobs),
             ("prompt_logprobs", self.prompt_logprobs),
             ("embedding", self.embeddings),
+            ("stats", self.stats),
         ):
             for row, value in column.items():
                 setattr(deltas[row], name, value)
@@ -116,6 +118,7 @@ def _columns(step: Step) -> dict[str, Any]:
         "logprobs": _some(delta.logprobs for delta in deltas),
         "prompt_logprobs": _some(delta.prompt_logprobs for delta in deltas),
         "embeddings": _some(delta.embedding for delta in deltas),
+        "stats": _some(delta.stats for delta in deltas),
     }
 
 

@@ -72,7 +72,7 @@ class ConversingClient(SocketClient):
             super()._post(command)
         except Overloaded:
             # Only what is to be aborted may have a socket to spare: its own.
-            ids = command.ids if type(command) is Abort else ()
+            ids = (command.ids or ()) if type(command) is Abort else ()
             if talk := next((self._streaming[id] for id in ids if id in self._streaming), None):
                 talk.send(self._frames(command))
 

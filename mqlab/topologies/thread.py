@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
-from mqlab.client.base import cancel_from_anywhere, watch_loop
+from mqlab.client.background import cancel_from_anywhere, watch_loop
 from mqlab.client.local import LocalClient
 from mqlab.engine.service import Service, died_of
 from mqlab.topologies.busyloop import BusyLoop

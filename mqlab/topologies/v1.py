@@ -10,6 +10,8 @@ the device runs, the front works off large steps in chunks so that streams stay 
 merged (PR 15156). Leaves out: the type byte of a request (the message's own tag tells), the handshake's socket (readiness is told on a
 pipe), data-parallel coordination, out-of-band tensors, buffers that are used again.
 
+Several front processes may share one core: v1_seats.
+
 The historical preset is that of January 2025, when a third process was tried beside it (PR 11636): before both of these.
 """
 
@@ -37,7 +39,8 @@ from mqlab.wire.sockets import SocketSet, sync_sockets
 from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
-_RANK = struct.pack("<H", 0)
+RANK = struct.pack("<H", 0)
+"""The engine's identity."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class V1Client(SocketClient):
         return [feed(weakref.ref(self), self._output, V1Client.on_event)]
 
     def _write(self, command: Command) -> asyncio.Future[Any]:
-        return self._input.send_multipart([_RANK, self._codec.encode(command)])
+        return self._input.send_multipart([RANK, self._codec.encode(command)])
 
     async def on_event(self, frame: bytes) -> None:
         """One message of the output socket, a large step in chunks."""
@@ -108,7 +111,7 @@ class V1Client(SocketClient):
 def _commands(address: str, wiring: Wiring, info: ModelInfo) -> Iterator[Command]:
     """Say what the engine is, then give what arrives."""
     codec = wiring.build_codec()
-    socket = sync_sockets(wiring.engine_socket.build).connect("dealer", address, identity=_RANK)
+    socket = sync_sockets(wiring.engine_socket.build).connect("dealer", address, identity=RANK)
     socket.send(codec.encode(info))
     while True:
         yield codec.command(socket.recv())

@@ -16,6 +16,9 @@ import msgspec
 
 from mqlab.types import ModelInfo, Shape
 
+LAUNCHER = "launcher"
+"""Role of the process that launches several fronts, and answers here in their place."""
+
 SOCKET = "front.sock"
 """Name of the socket within its folder, where those of a layout lie too, which are named as its edges are."""
 
@@ -31,7 +34,8 @@ class FrontInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: what its engine said of itself.
         shape: the layout between the front and its engine.
-        pids: its processes by role: ``front`` and ``engine``, which may be the same, and what else its layout has.
+        pids: its processes by role: ``front`` and ``engine``, which may be the same, and what else its layout has. A server of several
+            fronts has ``launcher``, ``front-0``, ``front-1``, … instead of the one.
         page: path of the engine's page of statistics and step stamps.
         url: where its OpenAI server listens; None where it has none.
         recording: folder that its processes record into.
@@ -43,6 +47,11 @@ class FrontInfo(msgspec.Struct, frozen=True, kw_only=True):
     page: str
     url: str | None = None
     recording: str | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process that answers here."""
+        return self.pids[LAUNCHER if LAUNCHER in self.pids else "front"]
 
 
 def frame(message: bytes) -> bytes:

@@ -110,7 +110,7 @@ def log_tails(run_dir: Path) -> str:
     return "\n".join(f"{path.name}:\n{tail}" for path in logs if (tail := log_tail(path)))
 
 
-def launch(entry: Spec, run_dir: Path, role: str = ENGINE, *, log_to_terminal: bool = False) -> Child:
+def launch(entry: Spec, run_dir: Path, role: str = ENGINE, *, log_to_terminal: bool = False, inherit: tuple[int, ...] = ()) -> Child:
     """Start ``entry.build(reporter, run_dir)`` in a new process, as a command of its own.
 
     The child is in a process group of its own, so that an interrupt in the notebook or the terminal does not reach it, but in the
@@ -121,13 +121,14 @@ def launch(entry: Spec, run_dir: Path, role: str = ENGINE, *, log_to_terminal: b
         entry: what to run; resolved in the child.
         run_dir: its private folder; its log is written there, as ROLE.log, unless ``log_to_terminal``.
         role: what it is for, as its command line, its log and whatever is told of it name it.
+        inherit: open files that it is given, under their numbers.
     """
     life_read, life_write = os.pipe()
     report_read, report_write = os.pipe()
     log = None if log_to_terminal else run_dir / f"{role}.log"
     command = [sys.executable, "-P", "-m", "mqlab.wire.boot", str(life_read), str(report_write), str(os.getpid()), str(run_dir), role]
     try:
-        popen = _start(command, (life_read, report_write), log)
+        popen = _start(command, (life_read, report_write, *inherit), log)
     except BaseException:
         os.close(life_write)
         os.close(report_read)

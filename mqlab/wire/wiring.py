@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mqlab.config import EngineConfig, Timing
+from mqlab.config import EngineConfig, Settings, Timing
+from mqlab.models.echoed import is_echo
 from mqlab.wire.codecs import Codec, make_codec
 from mqlab.wire.spec import Spec
 
@@ -45,7 +46,14 @@ class Wiring:
 
     @staticmethod
     def of(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
-        """The wiring of a real engine: the scheduling core over the torch runner, or over a simulated device."""
+        """The wiring of an engine that speaks text: the scheduling core over the torch runner or over a simulated device, or an echo with
+        a tokenizer.
+
+        Raises:
+            ModelError: there is no such tokenizer, for an echo.
+        """
+        if is_echo(config.model):
+            return Wiring._echo_of(config, codec, timing)
         runner = Spec("mqlab.model.either:build", {"config": config})
         finder = Spec("mqlab.model.either:foresee")
         core = Spec("mqlab.engine.engine_core:build", {"config": config, "runner": runner, "finder": finder})
@@ -55,22 +63,39 @@ class Wiring:
     def echo(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
         """The wiring of a core without a model, which answers at once: what is left is the layout's own cost."""
         passed = ("max_num_seqs", "block_size", "num_scheduler_steps", "async_scheduling", "multi_step_stream_outputs")
-        core = Spec("mqlab.engine.echo:build", {name: getattr(config, name) for name in passed})
+        limits = {"max_model_len": config.max_model_len, "num_blocks": config.num_kv_blocks}
+        given = {name: value for name, value in limits.items() if value is not None}
+        core = Spec("mqlab.engine.echo:build", {name: getattr(config, name) for name in passed} | given)
         return Wiring(core, codec=codec, timing=timing or Timing(), log_stats_interval=config.log_stats_interval)
 
-    def recorded(self, folder: Path) -> Wiring:
+    @staticmethod
+    def _echo_of(config: EngineConfig, codec: str, timing: Timing | None) -> Wiring:
+        from mqlab.models.resolve import resolve
+        from mqlab.text.tokenizer import Tokenizer
+
+        folder = resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)
+        name = config.served_model_name or config.model
+        facts = {"name": name, "path": str(folder), "vocab_size": Tokenizer.load(folder).vocab_size}
+        wiring = Wiring.echo(config, codec=codec, timing=timing)
+        return replace(wiring, core=replace(wiring.core, kwargs={**wiring.core.kwargs, **facts}))
+
+    def recorded(self, folder: Path, front: str = "front") -> Wiring:
         """A copy whose core, sockets and client are metered into a folder; for one client at a time in a process.
 
         What is set on the copy afterwards stays outside the meters. Read with ``mqlab.probes.recording.Recording``.
+
+        Args:
+            front: role of the client's process, under which it writes.
         """
         here = {"folder": folder.resolve()}
+        there = {**here, "role": front}
         return replace(
             self,
             core=Spec("mqlab.probes.steps:build", {"core": self.core, "wraps": self.wraps, **here}),
             wraps=(),
             engine_socket=Spec("mqlab.probes.sockets:sync_class", here),
-            front_socket=Spec("mqlab.probes.sockets:async_class", here),
-            client_wraps=(*self.client_wraps, Spec("mqlab.probes.front:watch", here)),
+            front_socket=Spec("mqlab.probes.sockets:async_class", there),
+            client_wraps=(*self.client_wraps, Spec("mqlab.probes.front:watch", there)),
         )
 
     @property

@@ -56,8 +56,8 @@ def test_the_same_benchmark_twice_measures_new_prompts_and_the_same_amount(serve
     assert not {one.text for one in first.requests} & {one.text for one in second.requests}
     for run in (first, second):
         assert (len(run.good), run.input_tokens, run.output_tokens) == (8, 8 * 6, 8 * 8)
-        assert run.counted_by == {"usage": 8} and run.cached_share is None
-        assert re.search(r"prefix cache: +not told\n", str(run)) and re.search(r"Warm-up requests, in no figure: +2\n", str(run))
+        assert run.counted_by == {"usage": 8} and run.cached_share == 0.0
+        assert re.search(r"prefix cache: +0\.0%\n", str(run)) and re.search(r"Warm-up requests, in no figure: +2\n", str(run))
         assert re.search(rf"Seed: +{run.dataset.seed}\n", str(run))
         assert (run.spreads["tpot"].median or 0) >= 0.75 * 1e3 * STEP_S, "no token comes faster than a step"
     assert prompt_tokens(server) - before == 2 * (8 + 2) * 6, "the warm-up is sent, and in no figure"

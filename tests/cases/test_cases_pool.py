@@ -56,7 +56,8 @@ async def test_the_edge_of_the_pool(model_folder: Path) -> None:
                 assert f"at most {POOL - 1} fit" in answer.json()["error"]["message"]
                 continue
             new = min(max_tokens, POOL - size)
-            assert answer.json()["usage"] == {"prompt_tokens": size, "completion_tokens": new, "total_tokens": size + new}
+            counts = {"prompt_tokens": size, "completion_tokens": new, "total_tokens": size + new}
+            assert counts.items() <= answer.json()["usage"].items()
             assert answer.json()["choices"][0]["finish_reason"] == "length", size
 
 
@@ -107,5 +108,7 @@ async def test_more_than_the_pool_holds_at_once_all_finish_as_if_alone(model: st
         assert await metric(http, "num_preemptions_total") > before
         assert await metric(http, "kv_cache_usage_perc") == 0
     for one, other in zip(alone, together, strict=True):
-        assert one["usage"] == other["usage"] == {"prompt_tokens": length, "completion_tokens": length, "total_tokens": 2 * length}
+        counts = {"prompt_tokens": length, "completion_tokens": length, "total_tokens": 2 * length}
+        assert counts.items() <= one["usage"].items()
+        assert counts.items() <= other["usage"].items()
         assert one["choices"] == other["choices"]

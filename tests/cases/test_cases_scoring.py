@@ -253,8 +253,8 @@ async def test_json_is_whole_or_said_to_be_cut(http: httpx.AsyncClient) -> None:
 async def test_forms_that_cannot_be_had_are_refused(http: httpx.AsyncClient) -> None:
     bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objct"}}}
     assert "objct" in (await http.post(CHAT, json={"messages": TALK, "response_format": bad})).json()["error"]["message"]
-    await refused(http, "structured_outputs", CHAT, messages=TALK, response_format=bad)
-    await refused(http, "structured_outputs", prompt="x", guided_regex="(")
+    await refused(http, "response_format", CHAT, messages=TALK, response_format=bad)
+    await refused(http, "guided_regex", prompt="x", guided_regex="(")
     enum = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [f"value {i}" for i in range(2000)]}}}
     answer = await ask(http, CHAT, messages=TALK, response_format=enum, max_tokens=30, ignore_eos=False)
     assert json.loads(answer["choices"][0]["message"]["content"]).startswith("value ")

@@ -66,7 +66,7 @@ def test_defaults_are_those_of_the_configs() -> None:
 @pytest.mark.parametrize("config", [EngineConfig, ServerConfig, Timing])
 def test_every_setting_has_a_flag_and_help_tells_its_default(config: type, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(HelpShown):
-        parse("serve --help")
+        parse("serve --help=all")
     shown = " ".join(capsys.readouterr().out.split())
     for one in fields(config):
         flag = "MODEL" if one.name == "model" else "--" + one.name.replace("_", "-")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlab.client.slot import Slot, merge
-from mqlab.types import Delta, Failure
+from mqlab.types import Delta, Failure, RequestStats
 
 
 def test_an_empty_slot_has_nothing() -> None:
@@ -49,6 +49,13 @@ def test_text_is_joined_where_there_is_text() -> None:
     assert merge(Delta("a", [1], text="x"), Delta("a", [2], text="y")).text == "xy"
     assert merge(Delta("a", [1], text="x"), Delta("a", [2])).text == "x"
     assert merge(Delta("a", [1]), Delta("a", [2])).text is None
+
+
+def test_what_the_prompt_has_cost_stays_until_all_that_it_has_cost_is_known() -> None:
+    first, last = RequestStats(1.0, 2.0, 0.0), RequestStats(1.0, 2.0, 3.0)
+    merged = merge(Delta("a", [1], stats=first), Delta("a", [2]))
+    assert merged.stats == first
+    assert merge(merged, Delta("a", [3], finish="stop", stats=last)).stats == last
 
 
 def test_an_error_stays_with_the_tokens_before_it() -> None:

@@ -109,6 +109,32 @@ def test_an_abort_ends_the_clients_own_request_only(any_core: Core) -> None:
     assert drain(any_core).answers.keys() == {(0, "same")}
 
 
+def test_an_abort_without_ids_ends_all_of_a_client_that_is_gone(any_core: Core) -> None:
+    for i in range(12):  # some run, some wait
+        any_core.add(ask(f"r{i}", client=1))
+    any_core.add(ask("r0", client=2))
+    step(any_core)
+    (event,) = apply(any_core, Abort(None, client=1))
+    assert isinstance(event, Step)
+    assert (event.client, {delta.id for delta in event.deltas}) == (1, {f"r{i}" for i in range(12)})
+    assert {(delta.tokens, delta.finish) == ([], "abort") for delta in event.deltas} == {True}
+    assert apply(any_core, Abort(None, client=1)) == []
+    assert drain(any_core).answers.keys() == {(2, "r0")}
+    assert (stats_of(any_core).blocks_used, stats_of(any_core).finished["abort"]) == (0, 12)
+
+
+def test_an_abort_without_ids_in_flight_marks_all(any_core: Core) -> None:
+    any_core.add(ask("gone", 1))
+    any_core.add(ask("stays", 0))
+    flight = any_core.begin()
+    assert any_core.abort(None, 1) == []
+    any_core.add(ask("comes", 1))  # of whoever has that number next
+    events = any_core.finish(flight.wait())
+    aborted = [delta.id for event in events if isinstance(event, Step) and event.client == 1 for delta in event.deltas]
+    assert aborted == ["gone"]
+    assert drain(any_core).answers.keys() == {(0, "stays"), (1, "comes")}
+
+
 def test_unknown_and_finished_ids_are_ignored_by_abort(any_core: Core) -> None:
     any_core.add(ask("a"))
     drain(any_core)

@@ -79,6 +79,9 @@ def test_gauges_follow_the_tokens() -> None:
         used.append(core.calls["stats"]().blocks_used)
     assert used == [2, 4, 4]
     assert core.calls["stats"]().waiting == 1
+    for _ in range(30):
+        step(core)
+    assert core.calls["stats"]().kv_usage == 1, "it needs no blocks, and counts no more than there are"
 
 
 def test_the_device_takes_its_time() -> None:

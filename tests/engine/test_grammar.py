@@ -224,8 +224,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grammar": "start: nowhere"}, 'unknown name: "nowhere"'),
     ({"grammar": "("}, "structured_outputs.grammar cannot be followed"),
     ({"grammar": "start: " + "(" * 8000}, "deeply nested"),
+    ({"grammar": "start: " + '"x" ' * 5000}, "grammar of 20007 characters; at most 16384"),
+    ({"grammar": 'start: %json {"x": "' + "x" * 2**18 + '"}'}, "grammar of 262166 characters; at most 262144"),
+    ({"grammar": 'start: %json {"pattern": "' + "x" * 17000 + '"}'}, "grammar: its patterns of 17000 characters; at most 16384"),
+    ({"grammar": 'start: %json {"multipleOf": 60001}'}, "grammar: its multipleOf come to all together 60001"),
+    ({"grammar": "start: %json " + '{"items":' * 5000 + "{}" + "}" * 5000}, "recursion"),
     ({"choice": ("x" * 2**18, "y")}, "choice of 262145 characters"),
 ]
+
+
+def test_a_grammar_may_hold_long_schemas(walk: Walk) -> None:
+    names = json.dumps({"enum": [f"{'x' * 30}{number}" for number in range(1000)]})
+    grammar = StructuredOutputs(grammar=f'start: "a" %json {names} | "%json {{" "b"')
+    assert walk.grammars.guide(grammar).mask().any()
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)

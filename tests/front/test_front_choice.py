@@ -13,7 +13,7 @@ from mqlab.front.choice import ChoiceReader, Tally
 from mqlab.front.collect import ChoiceCollector
 from mqlab.front.textmodel import TextModel
 from mqlab.logprobs import Logprobs
-from mqlab.types import Delta, Finish, Output, SamplingParams, Usage
+from mqlab.types import Delta, Finish, Output, RequestStats, SamplingParams, Usage
 
 TALK = " Příliš žluťoučký kůň 🙂🙂 said: 42 hellos, 你好 世界 and שלום, one by one. END of it."
 
@@ -117,6 +117,28 @@ def test_only_the_last_choice_gets_the_usage() -> None:
     tally = Tally(5, 2)
     assert tally.end(3) is None
     assert tally.end(4) == Usage(5, 7) == tally.usage
+
+
+def test_what_a_choice_has_cost_comes_with_its_end(text: TextModel) -> None:
+    prompt, whole = RequestStats(1.0, 2.0, 0.0, 5), RequestStats(1.0, 2.0, 3.0, 5)
+    words = text.tokenizer.encode("one two three")
+    deltas = [Delta("r", words[:1], stats=prompt), Delta("r", words[1:-1]), Delta("r", words[-1:], "length", stats=whole)]
+    for stop, told in (((), whole), (("three",), whole), (("two",), prompt)):  # the core's end is not waited for
+        first, *_, last = read(text, SamplingParams(stop=stop), deltas)
+        assert (first.stats, last.stats) == (None, told)
+        assert last.usage is not None and last.usage.cached_tokens == min(3, 5)
+
+
+def test_of_several_choices_the_first_tells_what_was_cached_before() -> None:
+    for order in ((0, 48, 48), (48, 0, 48)):
+        tally = Tally(50, 3)
+        usages = [tally.end(1, RequestStats(0.0, 0.0, 0.0, cached)) for cached in order]
+        assert usages[-1] is not None and usages[-1].cached_tokens == 0
+
+
+def test_usages_are_compared_by_their_tokens() -> None:
+    assert len({Usage(1, 2), Usage(1, 2, 1), Usage(1, 3), Usage(2, 2)}) == 3
+    assert Usage(1, 2) != (1, 2)
 
 
 def test_text_that_a_layout_has_searched_is_taken_as_it_is(text: TextModel) -> None:

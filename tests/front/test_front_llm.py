@@ -63,6 +63,17 @@ def test_one_prompt_of_each_kind(llm: LLM) -> None:
     assert llm.generate([], use_tqdm=False) == llm.chat([], use_tqdm=False) == []
 
 
+def test_a_conversation_is_printed_as_it_is_asked_for(llm: LLM) -> None:
+    tools = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well"}]
+    shown = SamplingParams(max_tokens=400, ignore_eos=True, skip_special_tokens=False)
+    (told,) = llm.chat(talk, shown, use_tqdm=False, tools=tools)
+    (onward,) = llm.chat(talk, shown, use_tqdm=False, continue_final_message=True)
+    assert "look_up" in told.text and "<tool_call>" in told.text
+    assert onward.text[: onward.text.index("Well") + 4].endswith("<|im_start|>assistant\nWell")
+    assert onward.text[onward.text.index("Well") + 4 :].startswith("<|im_start|>"), "the echo begins anew where the prompt ends"
+
+
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlab.errors import InvalidRequest
-from mqlab.front.prompts import check_characters, checked_ids, checked_params, is_chat
+from mqlab.front.prompts import as_chat, check_characters, checked_ids, checked_params
 from mqlab.types import ModelInfo, SamplingParams
 
 INFO = ModelInfo(name="m", vocab_size=100, max_model_len=32, max_prompt_len=31, num_blocks=8, block_size=16)
@@ -75,7 +75,7 @@ def test_hopeless_text_is_refused_with_its_true_numbers() -> None:
 
 @pytest.mark.parametrize(("prompt", "chat"), [("hi", False), ([1], False), ([], False), ([{"role": "user"}], True), (b"x", False)])
 def test_messages_are_told_from_ids(prompt: Any, chat: bool) -> None:
-    assert is_chat(prompt) is chat
+    assert (as_chat(prompt) is not None) is chat
 
 
 def test_one_stop_string_is_a_tuple_of_one() -> None:

@@ -22,8 +22,8 @@ from mqlab.config import ServerConfig, Timing
 from mqlab.contract.waiting import until_sync
 from mqlab.front.frontend import Frontend
 from mqlab.server.app import build_app
-from mqlab.server.host import Host
-from mqlab.server.listener import listen, url
+from mqlab.server.http.host import Host
+from mqlab.server.http.listener import listening, url
 from mqlab.server.state import ServerState
 from mqlab.topologies import make_client
 from mqlab.types import EngineStats
@@ -31,7 +31,7 @@ from mqlab.wire.spec import Spec
 from mqlab.wire.wiring import Wiring
 
 FAST = Timing(health_interval=0.05, idle_interval=0.05, stop_grace=0.5, stopped_limit=0.5)
-LINE = re.compile(r"mqlab serving (\S+) on (http://\S+) \(topology (\S+), engine pid (\d+)\)")
+LINE = re.compile(r"mqlab serving (\S+) on (\S+) \(topology (\S+), engine pid (\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ async def served_by(engine: BaseClient, **settings: Any) -> AsyncIterator[Served
     config = ServerConfig(**{"port": 0, **settings})
     if config.limit_concurrency is not None:
         engine.limit = config.limit_concurrency
-    listener = listen(config)
-    address = url(config, listener)
-    async with engine as client:
-        state = ServerState(Frontend.of(client), config)
-        host = Host(build_app(state), listener, config)
-        await host.start()
-        try:
-            yield Served(address, client, state)
-        finally:
-            await client.close()
-            await host.stop(1.0)
+    engine.max_pending = config.max_pending
+    with listening(config) as listener:
+        async with engine as client:
+            state = ServerState(Frontend.of(client), config)
+            host = Host(build_app(state), listener, config)
+            await host.start()
+            try:
+                yield Served(url(config, listener), client, state)
+            finally:
+                await client.close()
+                await host.stop(1.0)
 
 
 @dataclass

@@ -105,6 +105,7 @@ def test_help_succeeds(magic: Magic, line: str) -> None:
         ("serve smollm2-135m --port abc", "abc"),
         ("serve smollm2-135m --port 70000", "70000"),
         ("serve smollm2-135m --port 9000", "opens its HTTP port when asked for"),
+        ("serve smollm2-135m --chat-template x", "--chat-template: a notebook session"),
         ("serve smollm2-135m --topology ring", "ring"),
         ("serve smollm2-135m -o 1st", "1st"),
         ("serve smollm2-135m -o class", "class"),

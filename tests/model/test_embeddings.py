@@ -14,8 +14,9 @@ import torch
 
 from mqlab.client.embed import embed
 from mqlab.config import EngineConfig
+from mqlab.params import PoolingKind
 from mqlab.topologies import make_client
-from mqlab.types import Embedding, Pooling, PoolingKind, Request, SamplingParams
+from mqlab.types import Embedding, Pooling, Request, SamplingParams
 from mqlab.wire.wiring import Wiring
 
 KINDS: tuple[PoolingKind, ...] = ("mean", "last", "cls")

@@ -134,3 +134,11 @@ def test_a_choice_has_texts(choice: tuple[str, ...]) -> None:
 def test_what_parameters_mean_for_the_engine(params: dict[str, Any], greedy: bool, penalised: bool, steers: bool) -> None:
     asked = SamplingParams(**params)
     assert (asked.greedy, asked.penalised, asked.steers) == (greedy, penalised, steers)
+
+
+@pytest.mark.parametrize(("count", "length"), [(257, 1), (1, 16_385)], ids=["too many", "too long"])
+def test_stop_strings_are_bounded(count: int, length: int) -> None:
+    """Each is looked for in the text of every token."""
+    SamplingParams(stop=("é" * 16_384,) * 256)
+    with pytest.raises(InvalidRequest, match="at most 256 strings, each of at most 16384 characters"):
+        SamplingParams(stop=("é" * length,) * count)

@@ -22,7 +22,7 @@ RUN = "Runner.run (asyncio/runners.py)"
     [
         ("MainThread;main (a.py);encode (mqlab/wire/codecs.py)", "codec"),
         ("dumps (mqlab/wire/codecs.py);_dumps (pickle.py)", "codec"),
-        ("respond (mqlab/server/app.py);encode (mqlab/server/stream.py)", "JSON"),
+        ("respond (mqlab/server/app.py);encode (mqlab/server/openai/stream.py)", "JSON"),
         ("respond (mqlab/server/app.py);dumps (json/__init__.py);iterencode (json/encoder.py)", "JSON"),
         ("run (uvicorn/server.py);data_received (uvicorn/protocols/http/httptools_impl.py)", "http"),
         ("decode (mqlab/text/tokenizer.py);_decode (tokenizers/__init__.py)", "tokenizer"),

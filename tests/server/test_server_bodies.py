@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from serving import Served, serving
 
-from mqlab.server.protocol import ChatBody, CompletionBody
+from mqlab.server.openai.protocol import ChatBody, CompletionBody
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TALK = [{"role": "user", "content": "hi"}]

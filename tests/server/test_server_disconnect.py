@@ -72,18 +72,6 @@ async def test_leaving_while_waiting_for_room_aborts(model_folder: Path) -> None
         assert (await served.client.stats()).finished["abort"] == 2
 
 
-async def test_eight_streams_closed_at_once_leave_no_gauge_behind(model_folder: Path) -> None:
-    async with serving(model_folder, "v1", **SLOW) as served, httpx.AsyncClient(base_url=served.url) as client:
-        writers = [await send(served, {"stream": True}) for _ in range(8)]
-        await until(lambda: served.stats.running == 8)
-        await leave(*writers)
-        await until(lambda: served.state.metrics.finished["abort"] == 8 and idle(served))
-        page = (await client.get("/metrics")).text
-    assert 'mqlab:request_success_total{engine="0",finished_reason="abort",model_name="echo"} 8.0' in page
-    for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
-        assert f'mqlab:{gauge}{{engine="0",model_name="echo"}} 0.0' in page
-
-
 async def test_a_body_that_never_ends_is_forgotten_with_its_client(model_folder: Path) -> None:
     async with serving(model_folder) as served:
         _, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))

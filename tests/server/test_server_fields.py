@@ -11,7 +11,9 @@ import pytest
 from serving import serving
 
 from mqlab.params import StructuredOutputs
-from mqlab.server.protocol import ChatBody, CompletionBody, decode
+from mqlab.server.errors import ApiError
+from mqlab.server.openai.fields import check_content_type
+from mqlab.server.openai.protocol import ChatBody, CompletionBody, decode
 from mqlab.types import Request, SamplingParams
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -82,8 +84,29 @@ def test_every_spelling_of_a_constraint(body: dict[str, Any], meant: StructuredO
 async def test_priority_and_salt_go_with_the_request(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Request] = []
     async with serving(model_folder) as served, httpx.AsyncClient(base_url=served.url) as client:
-        generate = served.client.generate
-        monkeypatch.setattr(served.client, "generate", lambda request: seen.append(request) or generate(request))
+        push = served.client.push
+        monkeypatch.setattr(served.client, "push", lambda request, sink: seen.append(request) or push(request, sink))
         body = {"prompt": ["a", "b"], "n": 2, "max_tokens": 1, "priority": -5, "cache_salt": "mine", "echo": True}
         assert (await client.post("/v1/completions", json=body)).status_code == 200
     assert [(request.priority, request.salt, request.epoch) for request in seen] == [(-5, "mine", 1)] * 4
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body() -> None:
+    assert decode('\ufeff{"prompt": "x"}'.encode(), CompletionBody).prompt == "x"
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "code"),
+    [
+        (b"content-type", b"application/x-www-form-urlencoded", "invalid_content_type"),
+        (b"content-encoding", b"gzip", "invalid_content_encoding"),
+    ],
+)
+def test_a_body_that_is_sent_as_something_else_is_refused_by_that_name(header: bytes, value: bytes, code: str) -> None:
+    with pytest.raises(ApiError, match=value.decode()) as refusal:
+        check_content_type({"headers": [(header, value)]})
+    assert (refusal.value.status, refusal.value.code) == (400, code)
+
+
+def test_a_body_may_say_that_it_is_json_and_not_compressed() -> None:
+    check_content_type({"headers": [(b"content-type", b"application/json; charset=utf-8"), (b"content-encoding", b"identity")]})

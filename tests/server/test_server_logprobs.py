@@ -101,7 +101,8 @@ async def test_a_scored_prompt(model_folder: Path, logprobs: int, max_tokens: in
     assert scores["token_logprobs"][0] is scores["top_logprobs"][0] is None
     assert scores["token_logprobs"][1:] == pytest.approx([HALF] * (count - 1))
     assert {len(top) for top in scores["top_logprobs"][1:]} == {max(1, logprobs)}
-    assert answer["usage"] == {"prompt_tokens": len(ids), "completion_tokens": max_tokens, "total_tokens": count}
+    wanted = {"prompt_tokens": len(ids), "completion_tokens": max_tokens, "total_tokens": count}
+    assert answer["usage"] == {**wanted, "prompt_tokens_details": {"cached_tokens": 0}}
     assert "".join(part["text"] for part in parts) == choice["text"]
     assert joined(parts) == scores
 

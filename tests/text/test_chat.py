@@ -94,8 +94,9 @@ FEATURES = {
 
 @pytest.mark.parametrize("source", FEATURES.values(), ids=FEATURES)
 def test_templates_find_what_transformers_gives_them(reference: Any, tokenizer: Tokenizer, source: str) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "description": "<b> & 'é'", "parameters": {"type": "object"}}}]
-    extra = {"color": "red"} if "undefined" not in source and "color }}" in source else {}
+    listed = [{"type": "function", "function": {"name": "f", "description": "<b> & 'é'", "parameters": {"type": "object"}}}]
+    tools = listed if "tools" in source else None
+    extra: dict[str, Any] = {"color": "red"} if "undefined" not in source and "color }}" in source else {}
     ours = ChatTemplate(source, tokenizer.special_tokens).render([USER, ASSISTANT], tools=tools, add_generation_prompt=False, **extra)
     theirs = reference.apply_chat_template([USER, ASSISTANT], tools=tools, chat_template=source, tokenize=False, **extra)
     assert ours == theirs
@@ -148,7 +149,7 @@ def test_malformed_messages_are_named(template: ChatTemplate, messages: Any, com
     ("source", "complaint"),
     [
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{% if %}", "refuses these messages"),
+        ("{% if %}", "cannot be used: Expected an expression"),
         ("{{ messages[0].content.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe|not safely callable"),
         ("{{ 1 / 0 }}", "division"),
@@ -181,3 +182,63 @@ def test_where_a_folder_keeps_its_template(tmp_path: Path, tokenizer: Tokenizer)
     config.write_text(json.dumps({"chat_template": [{"name": "default"}]}))
     with pytest.raises(ModelError, match="without name or template"):
         loaded()
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "é", "n": 1}'}}
+WITH_CALLS: list[Any] = [
+    USER,
+    {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "c2"}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    {"role": "tool", "tool_call_id": "c2", "content": "two"},
+    {"role": "assistant", "content": "So.", "tool_calls": []},
+]
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+
+
+def test_a_template_that_knows_calls_has_their_arguments_and_the_names_of_results() -> None:
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+        "{% if m.role == 'tool' %}{{ m.name }}: {% endif %}{{ m.content }}|{% endfor %}"
+    )
+    text = ChatTemplate(source).render(WITH_CALLS)
+    assert text == USER["content"] + '|{"word": "é", "n": 1}{"word": "é", "n": 1}|look_up: one|look_up: two|So.|'
+
+
+def test_a_template_that_knows_none_is_told_in_words(template: ChatTemplate) -> None:
+    text = template.render([SYSTEM, *WITH_CALLS], tools=[TOOL])
+    call = '<tool_call>\n{"name": "look_up", "arguments": {"word": "é", "n": 1}}\n</tool_call>'
+    assert text.startswith(f"<|im_start|>system\n{SYSTEM['content']}\n\nYou can call these tools")
+    assert f"<tools>\n{json.dumps(TOOL)}\n</tools>" in text
+    assert f"<|im_start|>assistant\n{call}\n{call}<|im_end|>" in text
+    results = "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
+    assert f"<|im_start|>user\n{results}<|im_end|>\n<|im_start|>assistant\nSo.<|im_end|>" in text
+    assert template.render([USER], tools=[TOOL]).startswith("<|im_start|>system\nYou can call these tools")
+    assert "tool" not in template.render([USER], tools=[])
+
+
+def test_roles_are_openais_or_the_templates_own() -> None:
+    naming = ChatTemplate("{% for m in messages %}{% if m.role == 'critic' %}!{% endif %}{{ m.role }} {% endfor %}")
+    roles = [{"role": role, "content": ""} for role in ("developer", "critic")]
+    assert naming.render(roles) == "system !critic "
+    with pytest.raises(InvalidRequest, match=r"messages\[1\].role='critic' must be one of system, developer, user, assistant, tool"):
+        ChatTemplate("{{ messages[0].role }}").render(roles)
+    assert ChatTemplate("{{ messages[0].role == 'developer' }}").render(roles[:1]) == "True"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("{{ messages }}", "hermes"),
+        ("{{ tools }} <tool_call> {{ messages }}", "hermes"),
+        ("{{ tools }} <tool_call><function=f> {{ messages }}", None),
+        ("{{ tools }} <tool_call>f<arg_key> {{ messages }}", None),
+        ("{{ tools }} <|python_tag|> {{ messages }}", "llama3_json"),
+        ("{{ tools }} {% if messages[0].role == 'ipython' %}{% endif %}", "llama3_json"),
+        ("{{ tools }} [TOOL_CALLS] {{ messages }}", None),
+        ("{% if tools is defined and tools is not none %}{% endif %} {{ messages }}", None),
+        ("{% set tools = custom %}{{ tools }}", "hermes"),
+    ],
+)
+def test_the_way_to_write_calls_is_read_from_the_template(source: str, name: str | None) -> None:
+    form = ChatTemplate(source).traits(with_tools=True).call_format
+    assert (form.name if form else None) == name

@@ -145,7 +145,7 @@ def test_a_layout_that_cannot_be_loaded_or_a_check_that_is_not_there(patchwork: 
     broken.write_text("import os; os._exit(3)")
     with pytest.raises(ConfigError, match=r"unloadable\.py could not be loaded: the process ended with status 3"):
         check_topology(CheckConfig(topology=str(broken)), progress=False)
-    with pytest.raises(ConfigError, match=r"--only='no_such': no check has .* the themes are start, requests, abort"):
+    with pytest.raises(ConfigError, match=r"--only='no_such': no check has .* the themes are start, requests, push, abort"):
         check_topology(CheckConfig(topology=str(patchwork), only="no_such"), progress=False)
 
 

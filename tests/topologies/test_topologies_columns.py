@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mqlab.logprobs import Logprobs
 from mqlab.topologies.columns import TextColumns, TokenColumns, text_columns, token_columns
 from mqlab.topologies.ring_scheduler import Pacer
-from mqlab.types import Delta, Event, Failure, Step
+from mqlab.types import Delta, Event, Failure, RequestStats, Step
 from mqlab.wire.codecs import make_codec
 
 LOGPROBS = st.builds(Logprobs, st.integers(1, 3), st.binary(), st.binary(), st.binary())
@@ -25,6 +25,7 @@ DELTAS = st.builds(
     st.none() | LOGPROBS,
     st.none() | LOGPROBS,
     st.none() | st.binary(),
+    st.none() | st.builds(RequestStats, *[st.floats(0, 1e6)] * 3, *[st.integers(0, 2**40)] * 3),
 )
 STEPS = st.builds(Step, st.lists(DELTAS, max_size=5), st.integers(0, 3))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import sys
 import traceback
 from io import FileIO
@@ -17,6 +16,7 @@ from io import FileIO
 import msgspec
 import uvloop
 
+from mqlab.bench.load.limits import allow_many_files
 from mqlab.bench.load.messages import Done, Failed, Job, Progress, Ready, Start, ToWorker, read_frame, write_frame
 from mqlab.bench.load.pulse import Pulse
 from mqlab.bench.load.sender import Sender, open_session
@@ -27,7 +27,7 @@ _TELL_S = 0.25
 def main() -> None:
     """Run one job."""
     frames_in, frames_out = FileIO(os.dup(0)), FileIO(int(sys.argv[1]), "w")
-    _allow_many_sockets()
+    allow_many_files()
     with contextlib.suppress(BrokenPipeError):
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -85,13 +85,6 @@ class _Work:
         if frame is None:
             os._exit(1)
         return self._decoder.decode(frame)
-
-
-def _allow_many_sockets() -> None:
-    """As many as the system lets this user have: each request under way is one."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""``mqlab bench frontend``: what the HTTP front costs for each token that it streams."""

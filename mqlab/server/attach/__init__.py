@@ -1,0 +1,1 @@
+"""The private socket of a front process, for clients in other processes."""

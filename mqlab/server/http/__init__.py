@@ -1,0 +1,1 @@
+"""Between the socket and the routes: connections, limits, keys, TLS."""

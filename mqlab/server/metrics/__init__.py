@@ -1,0 +1,1 @@
+"""What a server counts, and the page that tells it."""

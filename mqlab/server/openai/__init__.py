@@ -1,0 +1,1 @@
+"""OpenAI's routes over a Frontend: bodies in, answers and streams out."""
