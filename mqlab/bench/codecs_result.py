@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mqlab.bench.output import read_output
 from mqlab.bench.show import Circumstances
-from mqlab.errors import ConfigError
 from mqlab.record.plot import BLUE, VERMILION, Plot, subplots
 from mqlab.record.stats import Interval, bootstrap_ci, bootstrap_ratio
 
@@ -145,10 +144,9 @@ def load_codecs(path: str | Path) -> CodecsResult:
     Raises:
         ConfigError: there is no such file, or it is something else.
     """
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = msgspec.convert(record["codecs"], tuple[Row, ...])
-        notes = (*record["notes"], *record["warnings"])
+
+    def make(record: dict[str, Any]) -> CodecsResult:
+        rows, notes = msgspec.convert(record["codecs"], tuple[Row, ...]), (*record["notes"], *record["warnings"])
         return CodecsResult(rows=rows, workload=record["workload"], notes=notes, meta=record["meta"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no result of 'mqlab bench codecs' ({type(error).__name__}: {error}); run it to make one") from error
+
+    return read_output(path, "result of 'mqlab bench codecs'", make)

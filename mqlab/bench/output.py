@@ -66,6 +66,22 @@ class Recorded(Protocol):
 R = TypeVar("R", bound=Recorded)
 
 
+def read_output(path: str | Path, kind: str, make: Callable[[dict[str, Any]], R]) -> R:
+    """A result as it was written.
+
+    Args:
+        kind: what it should be, and of which command, for whoever gave another file.
+        make: the result of its record.
+
+    Raises:
+        ConfigError: there is no such file, or it is something else.
+    """
+    try:
+        return make(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is no {kind} ({type(error).__name__}: {error}); run it to make one") from error
+
+
 def told(run: Callable[[], R], output_json: str | None, notes: Iterable[str] = ()) -> R:
     """A benchmark's result, printed and, where asked for, written to a file; what was asked for and is not done is told before.
 

@@ -12,7 +12,8 @@ from mqlab.errors import ClientClosedError, EngineDeadError, InvalidRequest, Mod
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_MESSAGE = 1000
-_RETRY_AFTER_S = 1
+RETRY = {"retry-after": "1"}
+"""Seconds after which whoever was refused because there were too many may try again."""
 _SUBJECT = re.compile(r"(?:the )?([a-z_]+)(?=[ =\[.:])")
 
 
@@ -54,10 +55,9 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
-def unavailable(message: str, code: str, *, retry_after_s: int | None = None) -> ApiError:
+def unavailable(message: str, code: str, *, retry: bool = False) -> ApiError:
     """HTTP 503: no request can be served, or none more; perhaps with a hint when to try again."""
-    hint = None if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    return ApiError(503, message, kind="service_unavailable_error", code=code, headers=hint)
+    return ApiError(503, message, kind="service_unavailable_error", code=code, headers=RETRY if retry else None)
 
 
 def as_api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
@@ -76,7 +76,7 @@ def as_api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
         case ModelUnavailable():
             return unavailable(str(error), "model_unavailable")
         case Overloaded():
-            return unavailable(str(error), "overloaded", retry_after_s=_RETRY_AFTER_S)
+            return unavailable(str(error), "overloaded", retry=True)
         case EngineDeadError():
             return unavailable(error.cause, "engine_dead")
         case ClientClosedError():

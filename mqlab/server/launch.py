@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,6 +37,7 @@ from mqlab.text.chat import read_template
 from mqlab.topologies import make_client
 from mqlab.topologies.v1_fronts import OwnerClient
 from mqlab.types import ModelInfo
+from mqlab.wire.files import allow_many_files
 from mqlab.wire.native import LAUNCHER, SOCKET
 from mqlab.wire.registry import Entry, Registry
 from mqlab.wire.rundir import RunDir
@@ -77,7 +77,7 @@ def serve(engine: EngineConfig, server: ServerConfig, timing: Timing, *, wiring:
         client = _client(server, wiring_of)
         _publish(client, cleanup)
         Registry().entries()  # a registry that cannot be used is told before anything slow begins
-        _raise_file_limit()
+        allow_many_files()
         # A tokenizer that cannot be read is found before the weights are, which takes longer.
         text = TextModel.load(resolve(engine.model, Settings.read().cache_dir, load_format=engine.load_format)) if wiring is None else None
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -195,10 +195,3 @@ def _interruptible() -> Iterator[None]:
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     del signum, frame
     raise KeyboardInterrupt
-
-
-def _raise_file_limit() -> None:
-    """Each open request holds a file: allow as many as this user may."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS caps below what it calls the hard limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -48,9 +48,7 @@ class ServerState:
         self.config = config or ServerConfig()
         if self.config.chat_template is not None:
             front.use_chat_template(read_template(self.config.chat_template))
-        self.front_index = front_index
         self.front_count = front_count
-        self.tally_folder = tally_folder
         self.metrics = ServerMetrics(tally_folder, front_index)
         self._created = int(time.time())
         self._epoch = front.client.info.epoch

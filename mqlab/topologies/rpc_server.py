@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import resource
 import signal
 import struct
 from collections.abc import Callable, Coroutine
@@ -23,6 +22,7 @@ from mqlab.client.boundary import as_failure
 from mqlab.errors import CallError, EngineDeadError, EngineStartError, RequestError
 from mqlab.topologies.aio import AioClient
 from mqlab.types import Abort, Call, Command, Dead, Delta, Event, Model, Reply, Request, Step
+from mqlab.wire.files import allow_many_files
 from mqlab.wire.report import Reporter
 from mqlab.wire.sockets import async_sockets
 from mqlab.wire.wiring import Wiring
@@ -195,9 +195,7 @@ def run_engine(reporter: Reporter, run_dir: Path, *, wiring: Wiring, kind: str, 
     Args:
         kind: of the socket: a ``router`` binds, a ``dealer`` connects.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # ZeroMQ ends the process in which it cannot accept a connection for want of a file.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allow_many_files()  # ZeroMQ ends the process in which it cannot accept a connection for want of one
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run_until_stopped(_serve(reporter, run_dir, wiring, kind, address, hwm)))
 

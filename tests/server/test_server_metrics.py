@@ -94,14 +94,18 @@ def output(tokens: int, finish: str | None = None, usage: Usage | None = None) -
     return Output(id="r", index=0, text="", tokens=(1,) * tokens, finish=finish, usage=usage)  # type: ignore[arg-type]
 
 
+def take(meter: Meter, one: Output, now: float) -> None:
+    meter.choice(0).tokens(len(one.tokens), now)
+    meter.end(0, one, now)
+
+
 def test_tokens_that_come_at_once_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.0, 1.0, 3.0, 4.0])
-    monkeypatch.setattr("mqlab.server.metrics.meter.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("mqlab.server.metrics.meter.time.monotonic", lambda: 0.0)
     metrics = ServerMetrics()
     meter = Meter(metrics, SamplingParams(max_tokens=9), 1)
-    meter.take(0, output(2))
-    meter.take(0, output(4))
-    meter.take(0, output(1, "length", Usage(3, 7)))
+    take(meter, output(2), 1.0)
+    take(meter, output(4), 3.0)
+    take(meter, output(1, "length", Usage(3, 7)), 4.0)
     meter.leave()
     page = counts_of(metrics)
     assert page["time_to_first_token_seconds_sum"] == 1

@@ -15,7 +15,7 @@ import time
 import msgspec
 
 from mqlab.bench.frontend.job import GO, OPEN, READY, Job, Seen
-from mqlab.bench.load.limits import allow_many_files
+from mqlab.wire.files import allow_many_files
 
 _BUFFER = 1 << 18
 _DONE = b"[DONE]"

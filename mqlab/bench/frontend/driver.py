@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from mqlab.bench.cpu import CpuReport, CpuWatch
 from mqlab.bench.frontend.job import GO, OPEN, READY, Job, Seen, merged
-from mqlab.bench.load.limits import allow_many_files
 from mqlab.errors import BenchError
+from mqlab.wire.files import allow_many_files
 
 _OTHER_FILES = 64
 """Files that a process has open beside its connections."""

@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from mqlab.bench.frontend.leaving import end_with_parent
 from mqlab.bench.frontend.setups import FLOOR_READY, FloorSetup
-from mqlab.bench.load.limits import allow_many_files
 from mqlab.config import ServerConfig
 from mqlab.server.http.connection import read_body
 from mqlab.server.http.host import Host
 from mqlab.server.http.listener import listen, url
+from mqlab.wire.files import allow_many_files
 
 _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 _WORD = b"."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from html import escape
 from math import nan
@@ -14,9 +13,9 @@ import numpy as np
 
 from mqlab.bench.frontend.driver import Driven
 from mqlab.bench.frontend.options import Load
+from mqlab.bench.output import read_output
 from mqlab.bench.serve_result import BUSY
 from mqlab.bench.show import foreign_warning
-from mqlab.errors import ConfigError
 from mqlab.record.stats import Interval, bootstrap_ci, bootstrap_ratio, concurrency, percentiles
 
 if TYPE_CHECKING:
@@ -332,9 +331,9 @@ def load_frontend(path: str | Path) -> FrontendResult:
     Raises:
         ConfigError: there is no such file, or it is something else.
     """
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+
+    def make(record: dict[str, Any]) -> FrontendResult:
         rows = msgspec.convert(record["frontend"], tuple[Row, ...])
         return FrontendResult(rows=rows, workload=record["workload"], notes=tuple(record["notes"]), meta=record["meta"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no result of 'mqlab bench frontend' ({type(error).__name__}: {error}); run it to make one") from error
+
+    return read_output(path, "result of 'mqlab bench frontend'", make)

@@ -16,10 +16,10 @@ from io import FileIO
 import msgspec
 import uvloop
 
-from mqlab.bench.load.limits import allow_many_files
 from mqlab.bench.load.messages import Done, Failed, Job, Progress, Ready, Start, ToWorker, read_frame, write_frame
 from mqlab.bench.load.pulse import Pulse
 from mqlab.bench.load.sender import Sender, open_session
+from mqlab.wire.files import allow_many_files
 
 _TELL_S = 0.25
 

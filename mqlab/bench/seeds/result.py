@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from mqlab.bench.comparison import Comparison
+from mqlab.bench.output import read_output
 from mqlab.bench.run_facts import tokens_per_message
 from mqlab.bench.seeds.experiment import Claim, Experiment
 from mqlab.bench.seeds.published import EXPERIMENTS
-from mqlab.errors import ConfigError
 from mqlab.record.plot import BLUE, VERMILION, Plot, subplots
 from mqlab.record.stats import Interval
 
@@ -178,14 +178,12 @@ def load_experiment(path: str | Path) -> SeedResult:
     Raises:
         ConfigError: there is no such file, or it is something else.
     """
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+
+    def make(record: dict[str, Any]) -> SeedResult:
         experiment = msgspec.convert(record["experiment"], Experiment)
         return SeedResult(experiment, Comparison.of_record(record["comparison"]), quick=record["quick"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path} is no experiment of 'mqlab bench seeds' ({type(error).__name__}: {error}); run it to make one"
-        ) from error
+
+    return read_output(path, "experiment of 'mqlab bench seeds'", make)
 
 
 def _label(row: SeedRow) -> str:

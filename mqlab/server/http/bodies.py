@@ -12,8 +12,6 @@ _TOGETHER = 4
 _SMALL = 1 << 20
 """Bytes that a body may say that it has without being counted with the others."""
 
-_RETRY_AFTER_S = 1
-
 
 class Bodies:
     """The bodies of one process.
@@ -52,7 +50,7 @@ class Bodies:
             raise self.too_long()
         if self.held > _TOGETHER * self.longest:
             words = f"{_TOGETHER} times {self._longest_mb:g} MiB (max_body_mb) of requests are being sent at once; send it again"
-            raise unavailable(words, "overloaded", retry_after_s=_RETRY_AFTER_S)
+            raise unavailable(words, "overloaded", retry=True)
 
     def too_long(self) -> ApiError:
         """HTTP 413."""

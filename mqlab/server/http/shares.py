@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mqlab.server.errors import ApiError
-
-_RETRY_AFTER_S = 1
+from mqlab.server.errors import RETRY, ApiError
 
 
 class Shares:
@@ -45,4 +43,4 @@ class Shares:
 
 def _too_many(limit: int) -> ApiError:
     message = f"{limit} requests of this API key are open, the most that may be (limit_per_key); send it again when one has ended"
-    return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers={"retry-after": str(_RETRY_AFTER_S)})
+    return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers=RETRY)

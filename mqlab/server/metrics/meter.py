@@ -28,12 +28,6 @@ class Meter:
             times = self._times[index] = Times(self._metrics, self._start)
         return times
 
-    def take(self, index: int, output: Output) -> None:
-        """One output of the choice with this index."""
-        now = time.monotonic()
-        self.choice(index).tokens(len(output.tokens), now)
-        self.end(index, output, now)
-
     def end(self, index: int, output: Output, now: float) -> None:
         """The choice with this index had an output then, whose tokens are counted; perhaps it was its last, or the request's."""
         if output.finish is not None:

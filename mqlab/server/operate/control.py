@@ -60,13 +60,6 @@ class SleepingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     is_sleeping: bool
 
 
-class FreedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What unloading or sleep gave back: bytes that the engine's process held in memory, and those that it holds."""
-
-    rss_before: int
-    rss_after: int
-
-
 class LoadBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /v1/model/load.
 
@@ -105,10 +98,10 @@ class Control:
         await self._state.client.reset_prefix_cache()
         return ResetAnswer(reset=True)
 
-    async def sleep(self, body: Nothing, request: Request) -> FreedAnswer:
+    async def sleep(self, body: Nothing, request: Request) -> Freed:
         """Free the KV memory, and at level 2 the weights."""
         del body
-        return _freed(await self._state.client.sleep(_level(request)))
+        return await self._state.client.sleep(_level(request))
 
     async def wake_up(self, body: Nothing, request: Request) -> ModelCard:
         """Serve again after sleep."""
@@ -129,10 +122,10 @@ class Control:
         await self._state.client.call("load", body.model, body.options)  # as it is: an option may have any name
         return card(self._state)
 
-    async def unload(self, body: Nothing, request: Request) -> FreedAnswer:
+    async def unload(self, body: Nothing, request: Request) -> Freed:
         """Free weights and KV memory; the engine's process stays."""
         del body, request
-        return _freed(await self._state.client.unload())
+        return await self._state.client.unload()
 
 
 def routes(state: ServerState) -> list[Route]:
@@ -186,10 +179,6 @@ def _check_origin(request: Request, allowed: Collection[str]) -> None:
         raise ApiError(
             403, f"web pages of {origin!r:.200} may not steer this server; allow them with --allowed-origins", code="origin_refused"
         )
-
-
-def _freed(freed: Freed) -> FreedAnswer:
-    return FreedAnswer(rss_before=freed.rss_before, rss_after=freed.rss_after)
 
 
 def _level(request: Request) -> int:

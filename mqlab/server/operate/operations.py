@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
+from mqlab.client.contract import Freed
 from mqlab.server.openai.answers import ChatAnswer, ChatChunk, CompletionAnswer, CompletionChunk
 from mqlab.server.openai.embeddings import EmbeddingAnswer, EmbeddingBody
 from mqlab.server.openai.models import ModelCard, ModelList
 from mqlab.server.openai.protocol import ChatBody, CompletionBody
 from mqlab.server.openai.tokens import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, TokenizeBody
-from mqlab.server.operate.control import FreedAnswer, LoadBody, Nothing, ProfileAnswer, ProfileBody, ResetAnswer, SleepingAnswer
+from mqlab.server.operate.control import LoadBody, Nothing, ProfileAnswer, ProfileBody, ResetAnswer, SleepingAnswer
 from mqlab.server.operate.watch import HealthAnswer, LoadAnswer, ReadyAnswer, VersionAnswer
 
 Struct = type[msgspec.Struct]
@@ -97,10 +98,10 @@ OPERATIONS = (
     _control("/start_profile", "Begin a profile of the engine", ProfileBody, ProfileAnswer),
     _control("/stop_profile", "End it, and write its file", Nothing, ProfileAnswer),
     _control("/reset_prefix_cache", "Forget all cached prompts", Nothing, ResetAnswer),
-    _control("/sleep", "Free the model's memory until it is woken", Nothing, FreedAnswer, parameters=(_LEVEL,)),
+    _control("/sleep", "Free the model's memory until it is woken", Nothing, Freed, parameters=(_LEVEL,)),
     _control("/wake_up", "Serve again after sleep", Nothing, ModelCard),
     _get("/is_sleeping", "Whether the model sleeps", SleepingAnswer, errors=_STEERING, control=True),
     _control("/v1/model/load", "Serve another model", LoadBody, ModelCard, body_required=True),
-    _control("/v1/model/unload", "Free the model; the engine's process stays", Nothing, FreedAnswer),
+    _control("/v1/model/unload", "Free the model; the engine's process stays", Nothing, Freed),
 )
 """All that is served, but for this document itself."""

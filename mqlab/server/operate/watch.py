@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from mqlab.client.base import BaseClient
 from mqlab.errors import ClientClosedError
+from mqlab.server.errors import RETRY
 from mqlab.server.state import VERSION, ServerState
 from mqlab.types import EngineStats, Health
 
 Reason = Literal["loading", "unloaded", "asleep", "full", "draining", "dead", "hung"]
-_RETRY = {"retry-after": "1"}
 
 
 class HealthAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,4 +138,4 @@ def _glance(state: ServerState) -> EngineStats:
 
 
 def _response(answer: Any, status: int = 200) -> Response:
-    return JSONResponse(msgspec.to_builtins(answer), status, headers=_RETRY if status == 503 else None)
+    return JSONResponse(msgspec.to_builtins(answer), status, headers=RETRY if status == 503 else None)

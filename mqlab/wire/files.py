@@ -1,4 +1,4 @@
-"""How many files a load process may have open."""
+"""How many files a process may have open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import resource
 
 
 def allow_many_files() -> int:
-    """As many as the system lets this user have, here and in processes started from here: each request under way is one.
+    """As many as the system lets this user have, here and in processes started from here: each connection, and so each request under
+    way, is one.
 
     Returns:
         the limit.
