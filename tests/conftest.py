@@ -15,6 +15,8 @@ from typing import Any
 # Before anything imports torch, here or in a child: idle OpenMP threads must not spin on a shared core.
 os.environ["GOMP_SPINCOUNT"] = "1000"
 os.environ["OMP_NUM_THREADS"] = "1"
+# Before anything imports triton: kernels run in its interpreter here. A test that compiles starts a process without it.
+os.environ["TRITON_INTERPRET"] = "1"
 # Without bytecode each of a thousand engines would compile the package anew, and so would each worker the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -37,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the session a short runtime folder: the path of an ipc socket must stay under 107 bytes."""
     runtime = Path(tempfile.mkdtemp(prefix="mq-", dir="/tmp"))
     os.environ["MQLAB_RUNTIME"] = str(runtime)
+    if config.option.markexpr != "gpu":  # engines stay on the CPU, where the same is tested on every machine
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config.add_cleanup(lambda: shutil.rmtree(runtime, ignore_errors=True))
 
 

@@ -16,12 +16,12 @@ from numba.extending import overload
 
 
 def drop_outdated(folder: Path) -> None:
-    """Remove the index of every kernel that was compiled before the newest of a folder's sources was written.
+    """Remove the index of every kernel that was compiled before the newest of its folder's sources for the CPU was written.
 
     numba's cache of a kernel watches the kernel's own file only, and so would go on with what was inlined from another one before that
     was changed. Sources from the future say nothing.
     """
-    newest = max(path.stat().st_mtime for path in folder.glob("*.py"))
+    newest = max(path.stat().st_mtime for pattern in ("*_cpu.py", "numba_*.py") for path in folder.glob(pattern))
     if newest <= time.time():
         for index in folder.glob("__pycache__/*.nbi"):
             with suppress(OSError):  # another process may have done it, or this one may not

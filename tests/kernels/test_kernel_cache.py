@@ -13,9 +13,9 @@ from mqlab_kernels.numba_math import drop_outdated
 @pytest.mark.parametrize(("written", "kept"), [(-60, True), (-10, False), (3600, True)])
 def test_what_was_compiled_before_the_newest_source_is_dropped(tmp_path: Path, written: float, kept: bool) -> None:
     now = time.time()
-    index = tmp_path / "__pycache__" / "old.kernel-3.py311.nbi"
+    index = tmp_path / "__pycache__" / "old_cpu.kernel-3.py311.nbi"
     index.parent.mkdir()
-    for path, stamp in ((tmp_path / "old.py", now - 100), (tmp_path / "shared.py", now + written), (index, now - 30)):
+    for path, stamp in ((tmp_path / "old_cpu.py", now - 100), (tmp_path / "shared_cpu.py", now + written), (index, now - 30)):
         path.touch()
         os.utime(path, (stamp, stamp))
     drop_outdated(tmp_path)

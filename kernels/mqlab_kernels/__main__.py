@@ -1,0 +1,99 @@
+"""``python -m mqlab_kernels compile``: all kernels compiled ahead of time, with what they take."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from mqlab_kernels import catalogue
+from mqlab_kernels.compile import report
+from mqlab_kernels.compile.survey import TIMEOUT_S, compile_all, jobs_of
+from mqlab_kernels.compile.table import Table
+from mqlab_kernels.compile.worker import Job
+from mqlab_kernels.kernel import CAPABILITIES, Kernel
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 1 where a shipped config spills, does not fit or does not compile, 2 where there is no Triton, 130 after Ctrl-C."""
+    if find_spec("triton") is None:
+        print("kernels are compiled by Triton, which is not installed: pip install 'mqlab[gpu]'", file=sys.stderr)
+        return 2
+    try:
+        return _run(_parser().parse_args(arguments))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Compile what was asked for and is not in the tables yet, and show or keep it."""
+    kernels = options.kernel or catalogue.kernels()
+    tables = {one.name: Table.load(one, options.output) if options.output and not options.again else Table(one) for one in kernels}
+    jobs = [job for one in kernels for job in jobs_of(one, options.arch, swept=options.sweep) if job not in tables[one.name].rows]
+    _compile(jobs, tables, options)
+    if not options.output:
+        print("\n".join(report.line(table, row) for table in tables.values() for row in table.in_order()))
+    else:
+        (options.output / "README.md").write_text(report.page(Table.load(one, options.output) for one in catalogue.kernels()))
+    wrong = [line for table in tables.values() for line in report.misfits(table)]
+    print("\n".join([*wrong, f"{len(jobs)} compiled, {len(wrong)} shipped configs must not ship"]))
+    return 1 if wrong else 0
+
+
+def _compile(jobs: Sequence[Job], tables: dict[str, Table], options: argparse.Namespace) -> None:
+    """Fill the tables, and keep what is there at each end, an interruption's too."""
+    from tqdm import tqdm
+
+    try:
+        with tqdm(total=len(jobs), desc="kernels", unit="compile", disable=not jobs) as bar:
+            for job, outcome in compile_all(jobs, workers=options.jobs, timeout_s=options.timeout):
+                tables[job.kernel].add(job, outcome)
+                bar.update()
+    finally:
+        if options.output:
+            for table in tables.values():
+                table.save(options.output)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m mqlab_kernels", description=__doc__)
+    command = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
+        "compile", help="compile kernels ahead of time, for which no GPU is needed, and read back registers, spills and shared memory"
+    )
+    command.add_argument("--kernel", action="append", type=_kernel, metavar="NAME", help="only this one; may be given again (default: all)")
+    command.add_argument("--arch", type=_capabilities, default=CAPABILITIES, help="compute capabilities (default: 80,90,100)")
+    command.add_argument(
+        "--sweep",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="CASES",
+        help="every config of so many first cases, too (1)",
+    )
+    command.add_argument("--output", type=Path, metavar="DIR", help="keep tables here, and compile only what they lack (default: print)")
+    command.add_argument("--again", action="store_true", help="compile what the tables have, too")
+    command.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds that one compilation may take (default: %(default)g)")
+    command.add_argument("--jobs", type=int, help="how many at once (default: one a processor)")
+    return parser
+
+
+def _kernel(name: str) -> Kernel:
+    try:
+        return catalogue.kernel(name)
+    except KeyError as error:
+        raise argparse.ArgumentTypeError(error.args[0]) from None
+
+
+def _capabilities(text: str) -> tuple[int, ...]:
+    chosen = tuple(int(one) for one in text.split(","))
+    unknown = [one for one in chosen if one not in CAPABILITIES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(map(str, CAPABILITIES))}")
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())
