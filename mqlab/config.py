@@ -14,7 +14,10 @@ import msgspec
 
 from mqlab.errors import ConfigError
 
-Dtype = Literal["auto", "float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceKind = Literal["auto", "cpu", "cuda"]
+AttentionBackend = Literal["auto", "triton", "sdpa", "torch", "numba"]
+Quantization = Literal["none", "w8a8"]
 Policy = Literal["fcfs", "priority"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 LoadFormat = Literal["auto", "dummy"]
@@ -64,22 +67,32 @@ def _check_at_least(owner: object, low: float, *names: str) -> None:
         check(value is None or value >= low, owner, name, f"must be at least {low:g}")
 
 
+def _has_no_gpu() -> bool:
+    """Whether the machine shows none, as far as one can see without torch, which takes seconds."""
+    return not any(Path(one).exists() for one in ("/dev/nvidiactl", "/dev/dxg"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The core: model and memory. Names are vLLM's where vLLM has them."""
 
     model: str = option("smollm2-135m", "model name, local Hugging Face folder, GGUF file, hub id, sim:<model>@<device>, or echo: no model")
     served_model_name: str | None = option(None, "name that clients use; the model's own by default", usual=True)
-    dtype: Dtype = option("auto", "weights and KV type; auto is float32 on a CPU", choices=("auto", "float32", "bfloat16"), usual=True)
+    dtype: Dtype = option(
+        "auto",
+        "type of weights and KV; auto is float32 on a CPU, bfloat16 on a GPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        usual=True,
+    )
     load_format: LoadFormat = option("auto", "weights of the model, or dummy ones for its shape", choices=("auto", "dummy"))
     max_model_len: int | None = option(None, "prompt and new tokens together; the model's own limit by default", usual=True)
     block_size: int = option(16, "tokens per KV block")
-    num_kv_blocks: int | None = option(None, "KV blocks; by default as many as --kv-cache-gb holds")
-    kv_cache_gb: float = option(1.0, "memory for the KV cache in GiB, when --num-kv-blocks is not given", usual=True)
+    num_kv_blocks: int | None = option(None, "KV blocks; by default as many as --kv-cache-gb, or a GPU's memory, holds")
+    kv_cache_gb: float | None = option(None, "GiB of the KV cache; 1 on a CPU, what a GPU has left", usual=True)
     gpu_memory_utilization: float | None = option(
-        None, "share of a (simulated) GPU's memory, 0.9 by default; on a CPU --kv-cache-gb sizes the KV cache"
+        None, "share of a (simulated) GPU's memory for weights, activations and KV cache together, 0.9 by default; a CPU has --kv-cache-gb"
     )
-    num_threads: int = option(0, "torch threads of the engine; 0 takes one per physical core")
+    num_threads: int = option(0, "torch threads of each process of the engine; 0 shares the physical cores out among them")
     seed: int = option(0, "seed for requests that bring none")
     max_logprobs: int = option(20, "logprobs that a request may ask for; -1 sets no limit")
     logprobs_mode: LogprobsMode = option(
@@ -96,6 +109,25 @@ class EngineConfig:
     async_scheduling: bool = option(False, "plan and launch the next step while one is on the device")
     enable_chunked_prefill: bool = option(True, "share the token budget between prompts and decode; always on")
     enable_prefix_caching: bool = option(True, "keep the KV blocks of prompts for later requests that begin alike", usual=True)
+    device: DeviceKind = option(
+        "auto",
+        "where the model runs; auto takes a GPU where there is one",
+        choices=("auto", "cpu", "cuda"),
+        section="Device and parallelism",
+        usual=True,
+    )
+    attention_backend: AttentionBackend = option(
+        "auto",
+        "kernels of attention and around it: triton on a GPU, numba on a CPU; sdpa and torch run on both, for comparison",
+        choices=("auto", "triton", "sdpa", "torch", "numba"),
+    )
+    enforce_eager: bool = option(False, "run every step kernel by kernel, without CUDA graphs")
+    cuda_graph_sizes: tuple[int, ...] = option(
+        (), "decode batch sizes to capture; by default 1, 2, 4, 8 and on by eights to --max-num-seqs", nargs="+", metavar="SIZE"
+    )
+    torch_compile: bool = option(False, "fuse what lies between the kernels with torch.compile: minutes at start")
+    quantization: Quantization = option("none", "of weights and activations on a GPU: none, or int8 products", choices=("none", "w8a8"))
+    tensor_parallel_size: int = option(1, "processes that share the model, a GPU each", usual=True, aliases=("-tp", "--tp-size"))
     num_speculative_tokens: int = option(
         0, "tokens guessed from the text so far and verified in one step; 0 is off", section="Speculation by n-gram lookup", usual=True
     )
@@ -107,11 +139,12 @@ class EngineConfig:
         _check_at_least(self, 2, "max_model_len")
         _check_at_least(self, 1, "block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps")
         _check_at_least(self, 0, "num_threads", "log_stats_interval", "num_speculative_tokens")
-        _check_at_least(self, 1, "prompt_lookup_min")
+        _check_at_least(self, 1, "prompt_lookup_min", "tensor_parallel_size")
+        check(all(size >= 1 for size in self.cuda_graph_sizes), self, "cuda_graph_sizes", "must each be at least 1")
         least = self.prompt_lookup_min
         check(self.prompt_lookup_max >= least, self, "prompt_lookup_max", f"must be at least --prompt-lookup-min ({least})")
         _check_at_least(self, -1, "max_logprobs")
-        check(self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
+        check(self.kv_cache_gb is None or self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
         check(bool(self.model), self, "model", "must not be empty")
         check(
             self.max_num_batched_tokens >= self.max_num_seqs,
@@ -131,12 +164,24 @@ class EngineConfig:
         check(share is None or 0 < share <= 1, self, "gpu_memory_utilization", "must be in (0, 1]")
 
     @property
+    def memory_share(self) -> float:
+        """Of a GPU's memory, what an engine takes: what was asked for, or vLLM's default."""
+        return 0.9 if self.gpu_memory_utilization is None else self.gpu_memory_utilization
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was asked for and will not be done, a line each, to be told to the user once."""
-        share = self.gpu_memory_utilization
-        if share is None or self.model.startswith("sim:"):
+        on_cpu = self.device == "cpu" or (self.device == "auto" and _has_no_gpu())
+        if self.model.startswith("sim:") or not on_cpu:
             return ()
-        return (f"--gpu-memory-utilization {share:g} sizes nothing on a CPU: --kv-cache-gb {self.kv_cache_gb:g} does",)
+        found, share = [], self.gpu_memory_utilization
+        if share is not None:
+            size = "--kv-cache-gb, 1 by default," if self.kv_cache_gb is None else f"--kv-cache-gb {self.kv_cache_gb:g}"
+            found.append(f"--gpu-memory-utilization {share:g} sizes nothing on a CPU: {size} does")
+        if self.attention_backend in ("auto", "numba"):
+            flags = {"--cuda-graph-sizes": self.cuda_graph_sizes, "--torch-compile": self.torch_compile}
+            found += [f"{flag} does nothing on a CPU, where steps run kernel by kernel" for flag, given in flags.items() if given]
+        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,23 +267,90 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Torchrun:
+    """What torchrun tells each of the processes that it starts.
+
+    Attributes:
+        rank: of this one, among ``world_size``.
+        local_rank: on this machine, among ``local_world_size``.
+        master_addr: the host of rank 0, and master_port: of the store there.
+        hosts_store: whether rank 0 is to open that store, as where something else than torchrun has set all this.
+        attempt: how often torchrun has started them before.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    master_addr: str
+    master_port: int
+    hosts_store: bool = False
+    attempt: int = 0
+
+    @staticmethod
+    def read() -> Torchrun | None:
+        """None where nobody has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+        Raises:
+            ConfigError: one of them is no number, or the rank is none of this world.
+        """
+        if not all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+            return None
+        rank, size = _number("RANK"), _number("WORLD_SIZE")
+        if not rank < size:
+            raise ConfigError(f"RANK={rank} must be below WORLD_SIZE={size}; start with torchrun, or unset both")
+        return Torchrun(
+            rank=rank,
+            world_size=size,
+            local_rank=_number("LOCAL_RANK", rank),
+            local_world_size=_number("LOCAL_WORLD_SIZE", size),
+            master_addr=os.environ["MASTER_ADDR"],
+            master_port=_number("MASTER_PORT"),
+            hosts_store=os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+            attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
+        )
+
+
+def check_ranks(config: EngineConfig, torchrun: Torchrun) -> None:
+    """See that torchrun has started one process for each rank.
+
+    Raises:
+        ConfigError: it has started more, or fewer.
+    """
+    size = torchrun.world_size
+    check(config.tensor_parallel_size == size, config, "tensor_parallel_size", f"must be {size}, the number of processes of torchrun")
+
+
+def _number(name: str, default: int = 0) -> int:
+    text = os.environ.get(name) or str(default)
+    if not text.isdigit():
+        raise ConfigError(f"{name}={text!r} must be a number; start with torchrun, or unset it")
+    return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the environment says."""
+    """What the environment says.
+
+    Attributes:
+        torchrun: where this process is one of several that torchrun has started.
+    """
 
     cache_dir: Path
     runtime_dir: Path
     openai_api_key: str | None = field(default=None, repr=False)
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    torchrun: Torchrun | None = None
 
     @staticmethod
     def read() -> Settings:
         """MQLAB_CACHE (converted models; default ~/.cache/mqlab), MQLAB_RUNTIME (sockets; default the temp folder), OPENAI_API_KEY,
-        MQLAB_API_KEY (keys of ``mqlab serve``, separated by commas)."""
+        MQLAB_API_KEY (keys of ``mqlab serve``, separated by commas), and what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, …)."""
         cache = os.environ.get("MQLAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqlab"
         runtime = Path(os.environ.get("MQLAB_RUNTIME") or "/tmp")
         keys = tuple(key.strip() for key in os.environ.get("MQLAB_API_KEY", "").split(",") if key.strip())
         openai_key = os.environ.get("OPENAI_API_KEY") or None
-        return Settings(cache_dir=Path(cache), runtime_dir=runtime, openai_api_key=openai_key, api_keys=keys)
+        return Settings(cache_dir=Path(cache), runtime_dir=runtime, openai_api_key=openai_key, api_keys=keys, torchrun=Torchrun.read())
 
 
 def environment_of_checks(runtime: Path) -> dict[str, str]:
@@ -258,3 +370,19 @@ def calm_openmp() -> None:
     On a machine with other busy processes each parallel region would otherwise cost a scheduler slice (8 ms instead of 0.3 ms).
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+
+def interpret_triton() -> None:
+    """Let Triton's kernels run in its interpreter from now on in this process; call before triton is imported."""
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def leave_nccl_errors() -> None:
+    """Let torch not abort this process for an error of NCCL, unless the environment says what it is to do; call before the first group of
+    it. That a rank is gone is found out, and told, without it."""
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+
+def environment_of_jobs() -> dict[str, str]:
+    """This process's environment, for a child that finds out itself whether Triton is to be interpreted there."""
+    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

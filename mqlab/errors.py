@@ -11,6 +11,7 @@
     ├── CallError           a control call failed; the engine is fine
     │   └── CallTimeout     … or did not answer in time
     ├── EngineDeadError     everything from now on; carries the first cause and the child's traceback
+    ├── RankDied            one of the processes that share a model is gone, and the engine with it
     ├── EngineStartError    never became ready: exit code, last lines of its log, what to do
     ├── FrontError          a front process of a server does not start, or dies again and again
     ├── ClientClosedError   used after close
@@ -79,6 +80,10 @@ class EngineDeadError(MqlabError):
 
     def __str__(self) -> str:
         return f"{self.cause}\n\nIn the engine:\n{self.traceback.rstrip()}" if self.traceback else self.cause
+
+
+class RankDied(MqlabError):
+    """One of the processes that share a model is gone, and the engine cannot go on without it; what it left behind is a note."""
 
 
 class EngineStartError(MqlabError):

@@ -200,7 +200,7 @@ def _flag_arguments(one: Field[Any], hint: Any, metadata: dict[str, Any]) -> dic
     if "choices" in metadata:
         return arguments | {"type": str, "choices": metadata["choices"]}
     if "nargs" in metadata:
-        return arguments | {"nargs": metadata["nargs"], "metavar": metadata["metavar"]}
+        return arguments | {"type": _PARSERS[_item_type(hint)], "nargs": metadata["nargs"], "metavar": metadata["metavar"]}
     parse = number_or_inf if metadata.get("infinite") else _PARSERS[kind]
     return arguments | {"type": parse, "metavar": metadata.get("metavar", _METAVARS[kind])}
 
@@ -210,6 +210,12 @@ def _plain_type(hint: Any) -> type:
     if get_origin(hint) in (UnionType, Union):
         (hint,) = (arm for arm in get_args(hint) if arm is not NoneType)
     return hint if isinstance(hint, type) else str
+
+
+def _item_type(hint: Any) -> type:
+    """``int`` for ``tuple[int, ...]``; ``str`` for what is no tuple of one type."""
+    arms = get_args(hint)
+    return arms[0] if get_origin(hint) is tuple and arms[0] in _PARSERS else str
 
 
 def _help(one: Field[Any], metadata: dict[str, Any]) -> str:
@@ -228,7 +234,7 @@ def as_arguments(config: Any, one: Field[Any]) -> list[str]:
         return []
     if isinstance(value, bool):
         return [_flag(one.name) if value else "--no-" + one.name.replace("_", "-")]
-    return [_flag(one.name), *value] if isinstance(value, tuple) else [f"{_flag(one.name)}={value}"]
+    return [_flag(one.name), *map(str, value)] if isinstance(value, tuple) else [f"{_flag(one.name)}={value}"]
 
 
 def _flag(name: str) -> str:

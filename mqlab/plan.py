@@ -84,6 +84,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             banned=self.banned if done < self.banned_rounds else (),
             rounds=self.rounds - done,
             banned_rounds=self.banned_rounds - done,
+            follows=None,
         )
 
     def guess(self, number: int) -> Chunk:
@@ -176,6 +177,14 @@ class Runner(Protocol):
 
     def launch(self, plan: Plan) -> InFlight:
         """Start one step."""
+        ...
+
+    def check(self) -> None:
+        """See that all that a step needs is there: the processes that share the model, where there are several.
+
+        Raises:
+            RankDied: one is gone.
+        """
         ...
 
     def rest(self) -> None:

@@ -40,9 +40,9 @@ def _named(ours: str) -> Foreign:
     return Foreign(f"here it is {ours}")
 
 
-_ONE_DEVICE = Foreign("an engine has one device", ("1",))
+_ONE_MODEL = Foreign("an engine is one copy of a model, over as many GPUs as --tensor-parallel-size says", ("1",))
 _NO_LORA = Foreign("there are no adapters; merge them into the model's weights")
-_NO_GRAPHS = Foreign("nothing is compiled or captured here")
+_GRAPHS = _named("--enforce-eager, --cuda-graph-sizes and --torch-compile")
 _NO_REVISIONS = Foreign("a model is what its folder holds; pass the folder of that revision")
 _NO_ROPE = Foreign("the model's config.json says it")
 _NO_MEDIA = Foreign("models read text only")
@@ -63,15 +63,13 @@ _VLLM: dict[str, Foreign] = {
     "--shutdown-timeout": _named("--drain-timeout"),
     "--enable-sleep-mode": _named("--enable-control, which serves /sleep and /wake_up"),
     "--structured-outputs-config": Foreign("llguidance does it; leave it out"),
-    "--attention-backend": Foreign("there is one for each device; leave it out"),
-    "--data-parallel-size-local": _ONE_DEVICE,
-    "--prefill-context-parallel-size": _ONE_DEVICE,
-    "--nnodes": _ONE_DEVICE,
+    "--data-parallel-size-local": _ONE_MODEL,
+    "--prefill-context-parallel-size": _ONE_MODEL,
+    "--nnodes": _named("torchrun --nnodes N … -m mqlab serve"),
     "--max-loras": _NO_LORA,
     "--max-lora-rank": _NO_LORA,
-    "--optimization-level": _NO_GRAPHS,
+    "--optimization-level": _GRAPHS,
     "--profiler-config": Foreign("'mqlab profile' and /start_profile (with --enable-control) take no preparation; leave it out"),
-    "--enforce-eager": Foreign("nothing is captured here; leave it out", _BARE),
     "--trust-remote-code": Foreign("no code out of a model's folder is run; leave it out", _BARE),
     "--use-v2-block-manager": Foreign("there is one block manager", _BARE),
     "--enable-auto-tool-choice": Foreign("it is on", _BARE),
@@ -79,26 +77,22 @@ _VLLM: dict[str, Foreign] = {
     "--disable-fastapi-docs": Foreign("there are none", _BARE),
     "--no-enable-log-requests": Foreign("requests are never logged", _BARE),
     "--no-enable-lora": Foreign("there are no adapters", _BARE),
-    "--disable-custom-all-reduce": Foreign("an engine has one device", _BARE),
+    "--disable-custom-all-reduce": Foreign("NCCL does it", _BARE),
     "--enable-prompt-tokens-details": Foreign("they are always told", _BARE),
     "--enable-server-load-tracking": Foreign("it is always on", _BARE),
     "--enable-log-requests": Foreign("requests are never logged; 'mqlab trace' shows what became of each"),
     "--max-log-len": Foreign("requests are never logged"),
-    "-tp": _ONE_DEVICE,
-    "-pp": _ONE_DEVICE,
-    "-dp": _ONE_DEVICE,
-    "--tensor-parallel-size": _ONE_DEVICE,
-    "--pipeline-parallel-size": _ONE_DEVICE,
-    "--data-parallel-size": _ONE_DEVICE,
-    "--decode-context-parallel-size": _ONE_DEVICE,
-    "--enable-expert-parallel": _ONE_DEVICE,
-    "--distributed-executor-backend": Foreign("--topology chooses the processes, and a model runs in one", ("uni",)),
-    "--device": Foreign("the real model runs on a CPU; sim:<model>@<device> simulates another device", ("cpu", "auto")),
+    "-pp": _ONE_MODEL,
+    "-dp": _ONE_MODEL,
+    "--pipeline-parallel-size": _ONE_MODEL,
+    "--data-parallel-size": _ONE_MODEL,
+    "--decode-context-parallel-size": _ONE_MODEL,
+    "--enable-expert-parallel": _ONE_MODEL,
+    "--distributed-executor-backend": Foreign("each GPU has a process, and torchrun starts those of several hosts", ("uni", "mp")),
     "--swap-space": Foreign("requests that are preempted are computed again; leave it out", ("0",)),
     "--cpu-offload-gb": Foreign("the weights are in the host's memory", ("0",)),
     "--preemption-mode": Foreign("requests that are preempted are computed again", ("recompute",)),
     "--kv-cache-dtype": Foreign("keys and values have the type of --dtype", ("auto",)),
-    "--quantization": Foreign("the weights' file says it; pass a quantised .gguf file as MODEL", ("None",)),
     "--tokenizer": Foreign("a model's folder holds its tokenizer; another one goes into the folder as tokenizer.json"),
     "--tokenizer-mode": Foreign("there is one kind", ("auto",)),
     "--skip-tokenizer-init": Foreign("a server speaks text"),
@@ -118,9 +112,9 @@ _VLLM: dict[str, Foreign] = {
     "--rope-theta": _NO_ROPE,
     "--enable-lora": _NO_LORA,
     "--lora-modules": _NO_LORA,
-    "--compilation-config": _NO_GRAPHS,
-    "--max-seq-len-to-capture": _NO_GRAPHS,
-    "--cudagraph-capture-sizes": _NO_GRAPHS,
+    "--compilation-config": _GRAPHS,
+    "--max-seq-len-to-capture": Foreign("a graph holds any context; leave it out"),
+    "--cudagraph-capture-sizes": _named("--cuda-graph-sizes"),
     "--limit-mm-per-prompt": _NO_MEDIA,
     "--allowed-local-media-path": _NO_MEDIA,
     "--otlp-traces-endpoint": _NO_TRACES,
@@ -134,7 +128,7 @@ _VLLM: dict[str, Foreign] = {
 }
 _SGLANG: dict[str, Foreign] = {
     "--model-path": _VLLM["--model"],
-    "--mem-fraction-static": _named("--gpu-memory-utilization (simulated devices), or --kv-cache-gb"),
+    "--mem-fraction-static": _named("--gpu-memory-utilization, or --kv-cache-gb"),
     "--max-running-requests": _named("--max-num-seqs"),
     "--chunked-prefill-size": _named("--max-num-batched-tokens"),
     "--max-prefill-tokens": _named("--max-num-batched-tokens"),
@@ -143,13 +137,16 @@ _SGLANG: dict[str, Foreign] = {
     "--num-continuous-decode-steps": _named("--num-scheduler-steps"),
     "--disable-radix-cache": _named("--no-enable-prefix-caching"),
     "--disable-overlap-schedule": Foreign("it is off unless --async-scheduling asks for it; leave it out", _BARE),
+    "--disable-cuda-graph": _named("--enforce-eager"),
+    "--cuda-graph-bs": _named("--cuda-graph-sizes"),
+    "--cuda-graph-max-bs": _named("--cuda-graph-sizes"),
+    "--enable-torch-compile": _named("--torch-compile"),
     "--page-size": _named("--block-size"),
     "--random-seed": _named("--seed"),
     "--max-queued-requests": _named("--max-pending"),
     "--tokenizer-worker-num": _named("--api-server-count"),
     "--decode-log-interval": _named("--log-stats-interval, in seconds"),
-    "--tp-size": _ONE_DEVICE,
-    "--dp-size": _ONE_DEVICE,
+    "--dp-size": _ONE_MODEL,
 }
 ENGINE_FLAGS: Mapping[str, Foreign] = _VLLM | _SGLANG
 """By the flag as it is spelt there, of commands that start an engine. vLLM 0.5 to 0.32, SGLang 0.5."""

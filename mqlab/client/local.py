@@ -47,8 +47,12 @@ class LocalClient(BaseClient):
 
     def beat(self) -> None:
         """Stamp the page between requests: who looks from outside must see that the loop turns."""
-        if self._alive and not self._core.has_work:
+        if not self._alive or self._core.has_work:
+            return
+        try:
             self._core.idle()
+        except Exception as error:
+            self._fatal(error)
 
     async def _start(self) -> ModelInfo:
         page = self._page = self._shared or StatsPage()

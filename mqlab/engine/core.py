@@ -41,6 +41,14 @@ class Core(Protocol):
         """Whether what ``begin`` launches next, or has launched, is part of a call (a load): no step, and it may take minutes."""
         ...
 
+    def check(self) -> None:
+        """See that all that a step needs is there; asked now and then while there is no step to find out.
+
+        Raises:
+            whatever a step would fail of: it is fatal.
+        """
+        ...
+
     def add(self, request: Request) -> None:
         """Queue a request.
 

@@ -40,6 +40,11 @@ class EngineCore(LoadableCore[EngineConfig]):
         super().__init__(config, runner.info, clock)
         self.calls["reset_prefix_cache"] = self._reset_prefix_cache
 
+    def check(self) -> None:
+        """See that the runner is well; what it raises is fatal."""
+        if self.runner is not None:
+            self.runner.check()
+
     def _serve(self, info: ModelInfo, setup: EngineConfig) -> None:
         self._scheduler = scheduler = Scheduler(info.num_blocks if info.state == "ready" else 0, info.block_size, setup, self._clock)
         depth = 2 if setup.async_scheduling else 1

@@ -135,6 +135,9 @@ class LoadableCore(ABC, Generic[S]):
         """Whether what ``begin`` launches next, or has launched, is part of a call: no step, and it may take minutes."""
         return self._desk.loading
 
+    def check(self) -> None:
+        """See that all that a step needs is there; a core that needs more than its own process says so."""
+
     def add(self, request: Request) -> None:
         """Queue a request.
 

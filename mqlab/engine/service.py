@@ -73,11 +73,19 @@ class Service:
         self._page.enter(Phase.LOADING if self._core.loading else Phase.STEP)
 
     def _account(self, events: list[Event]) -> list[Event]:
-        self.idle()
+        self._settle()
         return [_plain(event) for event in events]
 
     def idle(self) -> None:
-        """The loop turns with nothing on the device: stamp, publish, log."""
+        """The loop turns with nothing to do: see that the core is well, stamp, publish, log.
+
+        Raises:
+            whatever the core's next step would fail of.
+        """
+        self._core.check()
+        self._settle()
+
+    def _settle(self) -> None:
         self._page.enter(Phase.IDLE)
         stats = self._core.calls["stats"]()
         self._page.write(stats)

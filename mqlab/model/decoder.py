@@ -14,6 +14,8 @@ from mqlab.model.blocks import Block, read_block, read_norm
 from mqlab.model.embedding import read_ends
 from mqlab.model.kv import LayerCache
 from mqlab.model.layers import Linear, soft_cap
+from mqlab.model.making import ALONE, Group, Making
+from mqlab.model.parallel.shares import local, vocab_widths
 from mqlab.model.rope_tables import rope_tables
 from mqlab.model.weights import TensorSource
 
@@ -22,22 +24,28 @@ class Decoder:
     """Weights and forward pass; a ``Forward``.
 
     Args:
-        arch: shape.
+        arch: shape of the whole model.
         source: tensors, read once, packed, and not kept.
         max_len: positions that are needed.
+        group: the ranks that each hold a share, of which this decoder is one.
 
     Raises:
-        ModelError: a tensor is missing or of another shape than ``arch`` calls for.
+        ModelError: a tensor is missing or of another shape than ``arch`` calls for. ConfigError: the ranks are too many.
+
+    Attributes:
+        arch: shape of what this rank holds.
     """
 
-    def __init__(self, arch: Architecture, source: TensorSource, max_len: int) -> None:
-        self.arch = arch
-        self._embedding, head = read_ends(arch, source)
+    def __init__(self, arch: Architecture, source: TensorSource, max_len: int, group: Group = ALONE) -> None:
+        making = Making(group=group)
+        self.arch = local(arch, group)
+        self._group, self._vocab_widths = group, vocab_widths(arch, group)
+        self._embedding, head = read_ends(arch, source, making)
         self._head = Linear(head)
         del head  # packed; where it is not the embedding, layers are read into the memory that it leaves
-        self._embedding_scale = _embedding_scale(arch, self._embedding.dtype)
+        self._embedding_scale = embedding_scale(arch, self._embedding.dtype)
         progress = progress_bar("loading weights", iterable=range(arch.layers), unit="layer")
-        self._blocks = [read_block(arch, source, layer) for layer in progress]
+        self._blocks = [read_block(arch, source, layer, making) for layer in progress]
         self._norm = read_norm(arch, source, arch.family.names.norm, arch.hidden)
         self._cos, self._sin = rope_tables(arch.rope, arch.rotary_dim, max_len)
 
@@ -53,7 +61,7 @@ class Decoder:
 
     def logits(self, states: Tensor) -> Tensor:
         """[R, hidden] float32, rows of ``states`` -> [R, vocab] float32."""
-        logits = self._head(states)
+        logits = self._group.all_gather(self._head(states), self._vocab_widths)
         return soft_cap(logits, self.arch.final_softcap) if self.arch.final_softcap else logits
 
     def _run_block(self, block: Block, x: Tensor, attention: Attention, cache: LayerCache) -> Tensor:
@@ -76,6 +84,7 @@ class Decoder:
         return qkv
 
 
-def _embedding_scale(arch: Architecture, dtype: torch.dtype) -> float:
-    """Rounded as the weights are, since a bfloat16 model was trained with the rounded one (transformers #29402)."""
+def embedding_scale(arch: Architecture, dtype: torch.dtype) -> float:
+    """What token embeddings are multiplied by. Rounded as the weights are, since a bfloat16 model was trained with the rounded one
+    (transformers #29402)."""
     return torch.tensor(arch.hidden**0.5, dtype=dtype).item() if arch.family.scaled_embedding else 1.0

@@ -40,22 +40,33 @@ class Draws:
     @staticmethod
     def of(rows: Rows, chunks: tuple[Chunk, ...]) -> Draws:
         """What these chunks, one a row, ask for, after all that changes logits. A row of masked tokens is not drawn."""
+        params = [chunk.params for chunk in chunks]
+        return Draws.asked(
+            rows,
+            temperatures=np.array([0.0 if one.greedy else one.temperature for one in params], np.float64),
+            ks=np.array([one.top_k for one in params], np.int64),
+            ps=np.array([one.top_p for one in params], np.float64),
+            ratios=np.array([one.min_p for one in params], np.float64),
+            seeds=np.array([chunk.seed for chunk in chunks], np.uint64),
+            indices=np.array([chunk.output_index for chunk in chunks], np.uint64),
+        )
+
+    @staticmethod
+    def asked(
+        rows: Rows, temperatures: np.ndarray, ks: np.ndarray, ps: np.ndarray, ratios: np.ndarray, seeds: np.ndarray, indices: np.ndarray
+    ) -> Draws:
+        """Likewise, by [S] numbers: ``temperatures`` and min_p as ``ratios`` float64, 0 being greedy; ``seeds`` and ``indices`` 64 bits."""
         tops = rows.tops
-        drawn = [i for i, chunk in enumerate(chunks) if not chunk.params.greedy and tops[i] > -np.inf]
-        some = [chunks[i] for i in drawn]
-        params = [chunk.params for chunk in some]
-        at = np.array(drawn, np.int64)
-        temperatures = np.array([one.temperature for one in params], np.float64)
-        ratios = np.array([one.min_p for one in params], np.float64)
+        at = np.flatnonzero((temperatures > 0) & np.isfinite(tops))
         return Draws(
             at=at,
             tops=tops[at],
-            scales=(1 / temperatures).astype(np.float32),
-            floors=_floors(tops[at], temperatures, ratios),
-            ks=np.array([one.top_k for one in params], np.int64),
-            ps=np.array([one.top_p for one in params], np.float64),
-            seeds=np.array([chunk.seed for chunk in some], np.uint64),
-            indices=np.array([chunk.output_index for chunk in some], np.uint64),
+            scales=(1 / temperatures[at]).astype(np.float32),
+            floors=_floors(tops[at], temperatures[at], ratios[at]),
+            ks=ks[at],
+            ps=ps[at],
+            seeds=seeds[at].view(np.uint64),
+            indices=indices[at].view(np.uint64),
         )
 
     def tokens(self, rows: Rows) -> np.ndarray:

@@ -1,10 +1,11 @@
-"""The runner of a config: one that computes, or one on a simulated device. What is not asked for is not imported."""
+"""The runner of a config: one that computes, several that share a model, or one on a simulated device. What is not asked for is not
+imported."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mqlab.config import EngineConfig
+from mqlab.config import EngineConfig, check
 from mqlab.models.simulated import is_simulated
 from mqlab.plan import Runner
 
@@ -32,7 +33,13 @@ def _module(config: EngineConfig) -> Any:
     if is_simulated(config.model):
         from mqlab.model import sim
 
+        limit = "is not possible for a simulated device, which is one; pass 1"
+        check(config.tensor_parallel_size == 1, config, "tensor_parallel_size", limit)
         return sim
+    if config.tensor_parallel_size > 1:
+        from mqlab.model.parallel import load as parallel
+
+        return parallel
     from mqlab.model import load  # and with it torch, which takes seconds
 
     return load

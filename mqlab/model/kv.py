@@ -14,20 +14,31 @@ from mqlab.config import EngineConfig, check
 from mqlab.errors import ConfigError
 from mqlab.model.shape import ModelShape
 
+_DEFAULT_GB = 1.0
+
 
 @dataclass(frozen=True)
-class LayerCache:
+class Pool:
     """Keys and values of one layer.
 
     Attributes:
         keys: [blocks, KV heads, block size, D]: a head's tokens of one block are contiguous, as the kernel reads them.
         values: likewise.
-        key_bits: the same memory for numba: float32, or bfloat16 bits as uint16.
-        value_bits: likewise.
     """
 
     keys: Tensor
     values: Tensor
+
+
+@dataclass(frozen=True)
+class LayerCache(Pool):
+    """A ``Pool`` of this machine's memory.
+
+    Attributes:
+        key_bits: the memory of ``keys`` for numba: float32, or bfloat16 bits as uint16.
+        value_bits: likewise.
+    """
+
     key_bits: np.ndarray
     value_bits: np.ndarray
 
@@ -47,17 +58,18 @@ def allocate(shape: ModelShape, num_blocks: int, block_size: int, dtype: torch.d
         raise ConfigError(message) from error
 
 
-def check_memory(shape: ModelShape, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
-    """See that there is room for as many blocks.
+def check_memory(shape: ModelShape, num_blocks: int, block_size: int, dtype: torch.dtype, ranks: int = 1) -> None:
+    """See that there is room for as many blocks, in each of so many processes.
 
     Raises:
         ConfigError: the machine has not that much.
     """
-    size = num_blocks * block_bytes(shape, block_size, dtype)
+    size = ranks * num_blocks * block_bytes(shape, block_size, dtype)
     # The system promises more than it has, and kills the engine when the blocks are used.
     available = psutil.virtual_memory().available
     if size > available:
-        message = f"{num_blocks} KV blocks take {size / 2**30:.1f} GiB, this machine has {available / 2**30:.1f} GiB available"
+        each = f" in each of {ranks} processes" if ranks > 1 else ""
+        message = f"{num_blocks} KV blocks{each} take {size / 2**30:.1f} GiB, this machine has {available / 2**30:.1f} GiB available"
         raise ConfigError(f"{message}; lower --num-kv-blocks or --kv-cache-gb")
 
 
@@ -76,7 +88,7 @@ def block_bytes(shape: ModelShape, block_size: int, dtype: torch.dtype) -> int:
 
 
 def count_blocks(config: EngineConfig, shape: ModelShape, dtype: torch.dtype) -> int:
-    """Blocks in the pool: what the config names, or what its memory holds.
+    """Blocks in a CPU's pool: what the config names, or what the memory holds that it gives.
 
     Raises:
         ConfigError: the memory holds no block.
@@ -84,6 +96,11 @@ def count_blocks(config: EngineConfig, shape: ModelShape, dtype: torch.dtype) ->
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
     size = block_bytes(shape, config.block_size, dtype)
-    count = math.floor(config.kv_cache_gb * 2**30 / size)
+    count = math.floor(kv_cache_gb(config) * 2**30 / size)
     check(count >= 1, config, "kv_cache_gb", f"holds no KV block: one takes {size / 2**30:.3g} GiB; raise it or lower --block-size")
     return count
+
+
+def kv_cache_gb(config: EngineConfig) -> float:
+    """GiB of the KV cache, where blocks are not counted: what the config says, or 1."""
+    return _DEFAULT_GB if config.kv_cache_gb is None else config.kv_cache_gb

@@ -13,6 +13,9 @@ from mqlab.model.families import ACTIVATIONS
 
 _PACK_ROWS = 32
 
+Product = Callable[[Tensor], Tensor]
+"""y = x W^T + b: [M, K] -> [M, N]. What types go in and come out is its maker's: float32 for ``Linear``."""
+
 
 class Linear:
     """y = x W^T + b with the weight packed by oneDNN, where torch has it.
@@ -93,8 +96,8 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 class Mlp:
     """down(activation(up(x))), or down(activation(gate(x)) * up(x)) where ``up`` holds both projections."""
 
-    up: Linear
-    down: Linear
+    up: Product
+    down: Product
     activation: Callable[[Tensor], Tensor]
     gated: bool
 

@@ -19,8 +19,8 @@ def prompt_logprobs(plan: Plan, states: Tensor, head: Callable[[Tensor], Tensor]
     """Of each chunk that is scored, by its row in the plan.
 
     Args:
-        states: [T, hidden], of the whole step.
-        head: hidden states to logits.
+        states: [T, hidden], of the whole step, on any device.
+        head: hidden states to logits [rows, vocab] float32.
     """
     return {row: _scored(chunk, chunk.scored, states[own], head) for row, chunk, own in _rows(plan) if chunk.scored is not None}
 
@@ -45,12 +45,12 @@ def _scored(chunk: Chunk, scored: Scored, states: Tensor, head: Callable[[Tensor
     for start in range(0, len(targets), _ROWS):
         some = targets[start : start + _ROWS]
         first = scored.row + start
-        parts.append(score(head(states[first : first + len(some)]), some, width))
+        parts.append(score(head(states[first : first + len(some)]).cpu(), some, width))
     return Logprobs.concat(parts)
 
 
 def _pooled(chunk: Chunk, states: Tensor) -> np.ndarray:
     if chunk.pooling == "mean":
-        return states.sum(0).numpy()
+        return states.float().sum(0).cpu().numpy()
     # A copy, or one row would keep the whole step's states.
-    return states[-1 if chunk.pooling == "last" else 0].numpy().copy()
+    return states[-1 if chunk.pooling == "last" else 0].float().cpu().numpy().copy()

@@ -13,7 +13,7 @@ from mqlab.model.gain import Gain
 from mqlab.model.kv import LayerCache
 from mqlab.model.prompts import pooled_states, prompt_logprobs
 from mqlab.model.sampler import Sampled, Sampler
-from mqlab.plan import InFlight, Plan, SampledTokens
+from mqlab.plan import Plan, SampledTokens
 from mqlab.types import ModelInfo
 
 
@@ -45,9 +45,9 @@ class TorchRunner:
         self._sampled = SampledTokens(())
         self.sampler: Callable[..., Sampled] = Sampler(logprobs_mode)
 
-    def launch(self, plan: Plan) -> InFlight:
+    def launch(self, plan: Plan) -> CpuFlight:
         """Start one step. The device is this CPU, so the work is done inside ``wait``."""
-        return _Flight(self, plan)
+        return CpuFlight(self, plan)
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> SampledTokens:
@@ -95,6 +95,9 @@ class TorchRunner:
         for row, gain in enumerate(gains):
             gain.add(sampled.tokens[row], None if sampled.logprobs is None else sampled.logprobs[row])
 
+    def check(self) -> None:
+        """Nothing is needed but this process."""
+
     def rest(self) -> None:
         """Free the KV memory."""
         self._cache = []
@@ -113,8 +116,10 @@ class TorchRunner:
         self._cache = []
 
 
-class _Flight:
+class CpuFlight:
     """A step that is computed when waited for."""
+
+    enqueued = False
 
     def __init__(self, runner: TorchRunner, plan: Plan) -> None:
         self._runner = runner

@@ -92,6 +92,10 @@ def score(logits: Tensor, targets: Sequence[int], width: int) -> Logprobs:
 
 def _check_finite(rows: Rows, chunks: tuple[Chunk, ...]) -> None:
     for row in rows.broken():
-        chunk = chunks[row]
-        where = f"request {chunk.id!r}, output {chunk.output_index}"
-        raise RuntimeError(f"{where}: the largest logit is {rows.tops[row]}; the model's weights are broken")
+        raise broken_logits(chunks[row], 0, rows.tops[row])
+
+
+def broken_logits(chunk: Chunk, number: int, top: float) -> RuntimeError:
+    """What to raise where the largest logit of a chunk, in round ``number`` of its plan, is ``top``, which is no finite number."""
+    where = f"request {chunk.id!r}, output {chunk.output_index + number}"
+    return RuntimeError(f"{where}: the largest logit is {top}; the model's weights are broken")

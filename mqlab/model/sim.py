@@ -31,9 +31,6 @@ from mqlab.models.simulated import Simulated
 from mqlab.plan import Plan, SampledTokens
 from mqlab.types import ModelInfo
 
-MEMORY_SHARE = 0.9
-"""Of the device's memory, where --gpu-memory-utilization says nothing. vLLM's default."""
-
 RESERVE_GIB = 0.5
 """For the driver's context and what else a process keeps on a device."""
 
@@ -86,6 +83,9 @@ class SimRunner:
         step_ns = round(seconds * 1e9)
         self._end_ns = max(self._end_ns, self._clock.now_ns()) + step_ns
         return SimFlight(replace(sampled, device_ns=step_ns), self._end_ns, self._clock)
+
+    def check(self) -> None:
+        """Nothing is needed but this process."""
 
     def rest(self) -> None:
         """Forget what the KV memory held."""
@@ -150,7 +150,7 @@ def count_blocks(config: EngineConfig, device: Device, arch: Architecture, cost:
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
-    share = config.gpu_memory_utilization or MEMORY_SHARE
+    share = config.memory_share
     needed = cost.weight_bytes + activation_bytes(config, arch)
     left = device.memory_gib * share * 2**30 - needed
     count = floor(left / (cost.kv_bytes * config.block_size))

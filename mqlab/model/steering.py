@@ -34,6 +34,12 @@ class Additions:
         self.values += values
 
 
+def steers(chunk: Chunk) -> bool:
+    """Whether anything is to be done to a chunk's row."""
+    params = chunk.params
+    return chunk.mask is not None or bool(chunk.banned or params.logit_bias) or (len(chunk.history) > 0 and params.penalised)
+
+
 @dataclass(frozen=True, slots=True)
 class Steering:
     """What is to be done to the rows of a batch, in this order.

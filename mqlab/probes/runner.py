@@ -47,6 +47,10 @@ class MeteredRunner:
         parts.launched.append(plan)
         return flight
 
+    def check(self) -> None:
+        """See that the runner inside is well."""
+        self._runner.check()
+
     def rest(self) -> None:
         """Free the KV memory of the runner inside."""
         self._runner.rest()

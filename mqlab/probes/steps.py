@@ -210,6 +210,10 @@ class MeteredCore:
         """Whether the next flight, or the one that is out, is part of a call."""
         return self._core.loading
 
+    def check(self) -> None:
+        """See that the core inside is well."""
+        self._core.check()
+
     def add(self, request: Request) -> None:
         """Queue a request.
 

@@ -12,8 +12,10 @@ A step blocks the event loop for as long as it lasts; nothing is encoded, no thr
 from __future__ import annotations
 
 import asyncio
+import weakref
 from dataclasses import dataclass
 
+from mqlab.client.background import cancel_from_anywhere, watch_loop
 from mqlab.client.local import WORKER, LocalClient
 from mqlab.types import Command, Event, Health, ModelInfo, Shape
 from mqlab.wire.wiring import Wiring
@@ -37,13 +39,21 @@ class InprocClient(LocalClient):
     def __init__(self, wiring: Wiring, options: Options = PRESETS["best"]) -> None:
         super().__init__(wiring)
         self._pump: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def _start(self) -> ModelInfo:
         info = await super()._start()
         # Steps run on this thread. Were the one that built the core to live on, OpenMP would count both threads' teams against the
         # cores, stop spinning, and every step would take a third longer.
         await self._worker.end(self.timing.stop_grace)
+        loop = asyncio.get_running_loop()
+        self._watch = loop.create_task(watch_loop(weakref.ref(self), self.timing.health_interval))
+        weakref.finalize(self, cancel_from_anywhere, loop, self._watch)
         return info
+
+    def watch_once(self) -> None:
+        """See that all that a step needs is there: between requests nothing else turns."""
+        self.beat()
 
     async def _send(self, command: Command) -> None:
         self._post(command)
@@ -56,11 +66,8 @@ class InprocClient(LocalClient):
                 self._deliver(event)
         except Exception as error:
             self._fatal(error)
-        if not self._alive:
-            return
-        if not self._core.has_work:
-            self._core.idle()
-        elif self._pump is None or self._pump.done():
+        self.beat()
+        if self._alive and self._core.has_work and (self._pump is None or self._pump.done()):
             # The task holds the client only while there is work: an idle client can be dropped and collected.
             self._pump = asyncio.get_running_loop().create_task(self._run())
 
@@ -85,7 +92,9 @@ class InprocClient(LocalClient):
         return self._core.finish(sampled)
 
     async def _stop(self) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.wait([self._pump])
+        tasks = [task for task in (self._pump, self._watch) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await super()._stop()

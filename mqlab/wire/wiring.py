@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mqlab.config import EngineConfig, Settings, Timing
+from mqlab.config import EngineConfig, Settings, Timing, check
 from mqlab.models.echoed import is_echo
 from mqlab.wire.codecs import Codec, make_codec
 from mqlab.wire.spec import Spec
@@ -61,7 +61,13 @@ class Wiring:
 
     @staticmethod
     def echo(config: EngineConfig, *, codec: str = "msgpack", timing: Timing | None = None) -> Wiring:
-        """The wiring of a core without a model, which answers at once: what is left is the layout's own cost."""
+        """The wiring of a core without a model, which answers at once: what is left is the layout's own cost.
+
+        Raises:
+            ConfigError: it is to be shared by several processes.
+        """
+        limit = "is not possible without a model; leave it out, or name one"
+        check(config.tensor_parallel_size == 1, config, "tensor_parallel_size", limit)
         passed = ("max_num_seqs", "block_size", "num_scheduler_steps", "async_scheduling", "multi_step_stream_outputs")
         limits = {"max_model_len": config.max_model_len, "num_blocks": config.num_kv_blocks}
         given = {name: value for name, value in limits.items() if value is not None}

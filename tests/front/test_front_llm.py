@@ -302,7 +302,7 @@ def test_dropped_on_its_own_loop_it_still_ends(echo: Echo) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"colour": 5}, "LLM does not take colour; it takes topology, codec, async_scheduling, block_size"),
+        ({"colour": 5}, "LLM does not take colour; it takes topology, codec, async_scheduling, attention_backend, block_size"),
         ({"block_size": 0}, "--block-size=0 must be at least 1"),
         ({"topology": "ring"}, "--topology='ring' is unknown"),
         ({"codec": "xml"}, "--codec='xml' is unknown"),

@@ -13,7 +13,7 @@ LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, INNER = 2, 48, 3, 1, 16, 96
 END = 2
 
 
-def write_small_model(folder: Path, model_folder: Path, vocab_size: int = 49152, context: int = 512) -> Path:
+def write_small_model(folder: Path, model_folder: Path, vocab_size: int = 49152, context: int = 512, kv_heads: int = KV_HEADS) -> Path:
     """A Llama of random weights with the tokenizer of the default model, in ``folder``.
 
     Its greedy texts soon repeat themselves, as guesses from the text so far like it; nearly no draw is a close one.
@@ -28,7 +28,7 @@ def write_small_model(folder: Path, model_folder: Path, vocab_size: int = 49152,
         "intermediate_size": INNER,
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
+        "num_key_value_heads": kv_heads,
         "head_dim": HEAD,
         "vocab_size": vocab_size,
         "max_position_embeddings": context,
@@ -38,11 +38,11 @@ def write_small_model(folder: Path, model_folder: Path, vocab_size: int = 49152,
         "eos_token_id": END,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(_weights(vocab_size), folder / "model.safetensors")
+    save_file(_weights(vocab_size, kv_heads), folder / "model.safetensors")
     return folder
 
 
-def _weights(vocab_size: int) -> dict[str, np.ndarray]:
+def _weights(vocab_size: int, kv_heads: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def _weights(vocab_size: int) -> dict[str, np.ndarray]:
     for layer in range(LAYERS):
         name = f"model.layers.{layer}"
         weights |= {f"{name}.self_attn.q_proj.weight": normal(HEADS * HEAD, HIDDEN)}
-        weights |= {f"{name}.self_attn.{kind}_proj.weight": normal(KV_HEADS * HEAD, HIDDEN) for kind in "kv"}
+        weights |= {f"{name}.self_attn.{kind}_proj.weight": normal(kv_heads * HEAD, HIDDEN) for kind in "kv"}
         weights |= {f"{name}.self_attn.o_proj.weight": normal(HIDDEN, HEADS * HEAD)}
         weights |= {f"{name}.mlp.{kind}_proj.weight": normal(INNER, HIDDEN) for kind in ("gate", "up")}
         weights |= {f"{name}.mlp.down_proj.weight": normal(HIDDEN, INNER)}

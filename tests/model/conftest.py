@@ -52,6 +52,12 @@ def make_model(tmp_path: Path) -> MakeModel:
     return make
 
 
+@pytest.fixture
+def llama(make_model: MakeModel) -> Any:
+    """One of them."""
+    return make_model("Llama", tie_word_embeddings=True)
+
+
 def _randomise(model: torch.nn.Module, norm: float) -> None:
     """Biases and norms start as zeros and ones, which would hide that they are not used; larger weights spread the logits."""
     with torch.no_grad():

@@ -24,8 +24,7 @@ from mqlab.config import EngineConfig
 from mqlab.engine.core import step
 from mqlab.engine.engine_core import EngineCore
 from mqlab.model.load import build
-from mqlab.model.runner import TorchRunner
-from mqlab.plan import InFlight, Plan
+from mqlab.plan import InFlight, Plan, Runner
 from mqlab.types import Request, SamplingParams
 
 TIE = 1e-4
@@ -144,8 +143,17 @@ def forty(model_folder: Path) -> Golden:
 
 
 @pytest.fixture(scope="module")
-def runner(model_folder: Path) -> Iterator[TorchRunner]:
+def runner(model_folder: Path) -> Iterator[Runner]:
     runner = build(EngineConfig(model=str(model_folder), dtype="float32", num_threads=2, num_kv_blocks=400, max_logprobs=-1))
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def device_runner(model_folder: Path) -> Iterator[Runner]:
+    """The runner of a GPU, with the kernels that need none."""
+    fields = {"attention_backend": "torch", "max_model_len": 512, "cuda_graph_sizes": (4, 16, 40)}
+    runner = build(EngineConfig(model=str(model_folder), dtype="float32", num_threads=2, num_kv_blocks=400, max_logprobs=-1, **fields))
     yield runner
     runner.close()
 
@@ -153,7 +161,7 @@ def runner(model_folder: Path) -> Iterator[TorchRunner]:
 class Lent:
     """One runner for many engines, one after the other, each with as much of its cache as it is given."""
 
-    def __init__(self, runner: TorchRunner, num_blocks: int) -> None:
+    def __init__(self, runner: Runner, num_blocks: int) -> None:
         self._runner = runner
         info = runner.info
         longest = min(info.max_model_len, num_blocks * info.block_size) - 1
@@ -161,6 +169,9 @@ class Lent:
 
     def launch(self, plan: Plan) -> InFlight:
         return self._runner.launch(plan)
+
+    def check(self) -> None:
+        pass
 
     def rest(self) -> None:
         raise AssertionError("nobody puts it to sleep")
@@ -171,7 +182,7 @@ class Lent:
         pass
 
 
-def engine(runner: TorchRunner, *, num_kv_blocks: int = 400, **fields: Any) -> EngineCore:
+def engine(runner: Runner, *, num_kv_blocks: int = 400, **fields: Any) -> EngineCore:
     config = EngineConfig(**{"max_num_seqs": 64, "max_num_batched_tokens": 1024, "enable_prefix_caching": False, **fields})
     return EngineCore(Lent(runner, num_kv_blocks), config, ManualClock())
 
@@ -184,19 +195,19 @@ def ask(core: EngineCore, prompts: list[list[int]], new: int) -> list[list[int]]
     return [list(answers[0, str(i)].tokens) for i in range(len(prompts))]
 
 
-def solo(runner: TorchRunner, golden: Golden) -> None:
+def solo(runner: Runner, golden: Golden) -> None:
     core = engine(runner)
     assert golden.differences([ask(core, [prompt], golden.new)[0] for prompt in golden.prompts]) == []
 
 
-def batched(runner: TorchRunner, golden: Golden, **fields: Any) -> EngineCore:
+def batched(runner: Runner, golden: Golden, **fields: Any) -> EngineCore:
     core = engine(runner, **fields)
     assert golden.differences(ask(core, golden.prompts, golden.new)) == []
     assert core.calls["stats"]().blocks_used == 0
     return core
 
 
-def shuffled(runner: TorchRunner, golden: Golden) -> None:
+def shuffled(runner: Runner, golden: Golden) -> None:
     """In another order, some while others run (C38)."""
     rng = random.Random(5)
     order = rng.sample(range(len(golden.prompts)), len(golden.prompts))
@@ -211,7 +222,7 @@ def shuffled(runner: TorchRunner, golden: Golden) -> None:
     assert golden.differences([list(answers[0, str(i)].tokens) for i in range(len(golden.prompts))]) == []
 
 
-def cached(runner: TorchRunner, golden: Golden) -> None:
+def cached(runner: Runner, golden: Golden) -> None:
     """Cold, warm (all at once and one by one), and after eviction by a pool that cannot hold all of it."""
     core = engine(runner, enable_prefix_caching=True)
     for _ in range(2):
@@ -228,18 +239,18 @@ def tight(golden: Golden) -> int:
     return -(-(max(map(len, golden.prompts)) + golden.new) // BLOCK) + 1
 
 
-def preempted(runner: TorchRunner, golden: Golden, **fields: Any) -> None:
+def preempted(runner: Runner, golden: Golden, **fields: Any) -> None:
     core = batched(runner, golden, num_kv_blocks=tight(golden), max_num_seqs=6, **fields)
     assert core.calls["stats"]().preemptions > 0
 
 
-def speculated(runner: TorchRunner, golden: Golden, **fields: Any) -> None:
+def speculated(runner: Runner, golden: Golden, **fields: Any) -> None:
     core = batched(runner, golden, num_speculative_tokens=4, prompt_lookup_min=1, **fields)
     stats = core.calls["stats"]()
     assert stats.drafted > stats.accepted > 0
 
 
-WAYS: dict[str, Callable[[TorchRunner, Golden], object]] = {
+WAYS: dict[str, Callable[[Runner, Golden], object]] = {
     "solo": solo,
     "batched": batched,
     "in any order": shuffled,
@@ -257,12 +268,19 @@ WAYS: dict[str, Callable[[TorchRunner, Golden], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_greedy_tokens_of_a_few_prompts(way: str, runner: TorchRunner, few: Golden) -> None:
+def test_greedy_tokens_of_a_few_prompts(way: str, runner: Runner, few: Golden) -> None:
     WAYS[way](runner, few)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS)
-def test_greedy_tokens_of_forty_prompts(way: str, runner: TorchRunner, forty: Golden) -> None:
+def test_greedy_tokens_of_a_few_prompts_on_a_device(way: str, device_runner: Runner, few: Golden) -> None:
+    WAYS[way](device_runner, few)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", WAYS)
+def test_greedy_tokens_of_forty_prompts(way: str, runner: Runner, forty: Golden) -> None:
     WAYS[way](runner, forty)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from checksum import drain
 from plans import lines
+from tiny_serving import prompts, serve
 
-from mqlab.clock import ManualClock
 from mqlab.config import EngineConfig
-from mqlab.engine.engine_core import EngineCore
 from mqlab.errors import ConfigError, ModelError
 from mqlab.model.load import build, choose_dtype
 from mqlab.model.runner import TorchRunner
 from mqlab.plan import Plan
-from mqlab.types import Request, SamplingParams
+from mqlab.types import SamplingParams
 
 MakeModel = Callable[..., Any]
 NEW = 12
@@ -31,26 +28,6 @@ NEW = 12
 def config(folder: Path, **fields: Any) -> EngineConfig:
     defaults = {"dtype": "float32", "num_kv_blocks": 40, "num_threads": 1, "max_num_seqs": 8, "max_num_batched_tokens": 64}
     return EngineConfig(**{"model": str(folder), **defaults, **fields})
-
-
-@pytest.fixture
-def llama(make_model: MakeModel) -> Any:
-    return make_model("Llama", tie_word_embeddings=True)
-
-
-def prompts(count: int) -> list[list[int]]:
-    rng = random.Random(1)
-    return [[rng.randrange(97) for _ in range(rng.randrange(1, 60))] for _ in range(count)]
-
-
-def serve(engine: EngineConfig, requests: list[tuple[list[int], SamplingParams]]) -> list[tuple[int, ...]]:
-    """All requests at once through a real engine core."""
-    core = EngineCore(build(engine), engine, ManualClock())
-    for i, (prompt, params) in enumerate(requests):
-        core.add(Request(str(i), prompt, params))
-    answers = drain(core).answers
-    core.close()
-    return [answers[0, str(i)].tokens for i in range(len(requests))]
 
 
 @torch.inference_mode()

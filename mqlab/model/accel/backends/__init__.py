@@ -1,0 +1,1 @@
+"""What a device decoder is computed with: one file a set of kernels."""

@@ -1,0 +1,1 @@
+"""Tensor parallelism: one model over several processes, a share of every layer each."""
