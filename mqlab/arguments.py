@@ -13,6 +13,7 @@ from mqlab.bench.calibrate_options import CalibrateConfig
 from mqlab.bench.capacity_options import CapacityConfig
 from mqlab.bench.codecs_options import CodecsConfig
 from mqlab.bench.compare_options import CompareConfig
+from mqlab.bench.device.options import DeviceConfig
 from mqlab.bench.frontend.options import FrontendConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
@@ -140,13 +141,15 @@ def add_bench(commands: Commands, notebook: bool = False) -> Parser:
     add_config(calibration, AgreementConfig, topology=_TOPOLOGY)
     _add_engine(calibration)
     add_config(calibration, Timing)
+    device = _add_command(benches, "device", "[options]", "What a GPU reaches, and what of that kernels, decode steps and engines reach.")
+    add_config(device, DeviceConfig)
     seeds = _add_seeds(benches)
     serve = _add_command(benches, "serve", "[options]", "Latency and throughput of a running OpenAI-compatible server under load.")
     add_config(serve, LoadConfig)
     add_config(serve, DatasetConfig)
     if notebook:
         serve.add_argument("--session", metavar="NAME", default=None, help="the session to load, instead of a server elsewhere")
-        for parser in (throughput, latency, sampler, scheduler, codecs, frontend, capacity, calibration, serve, seeds):
+        for parser in (throughput, latency, sampler, scheduler, codecs, frontend, capacity, calibration, device, serve, seeds):
             _add_output(parser, "result", "the result")
     return bench
 
@@ -299,6 +302,11 @@ def frontend_configs(namespace: argparse.Namespace) -> tuple[FrontendConfig]:
     return (read_config(namespace, FrontendConfig),)
 
 
+def device_configs(namespace: argparse.Namespace) -> tuple[DeviceConfig]:
+    """The config of a ``bench device`` command; raises ConfigError for a value out of its range."""
+    return (read_config(namespace, DeviceConfig),)
+
+
 def sampler_configs(namespace: argparse.Namespace) -> tuple[SamplerConfig]:
     """The config of a ``bench sampler`` command; raises ConfigError for a value out of its range."""
     return (read_config(namespace, SamplerConfig),)
@@ -316,7 +324,9 @@ def load_configs(namespace: argparse.Namespace) -> tuple[LoadConfig, DatasetConf
 
 def agreement_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, AgreementConfig, Timing]:
     """The configs of a ``bench calibration`` command; raises ConfigError for a value out of its range."""
-    return read_config(namespace, EngineConfig), read_config(namespace, AgreementConfig), read_config(namespace, Timing)
+    # --device is the simulated one here; the real engine is where it would be anyway.
+    engine = argparse.Namespace(**{name: value for name, value in vars(namespace).items() if name != "device"})
+    return read_config(engine, EngineConfig), read_config(namespace, AgreementConfig), read_config(namespace, Timing)
 
 
 def calibrate_configs(namespace: argparse.Namespace) -> tuple[EngineConfig, CalibrateConfig]:

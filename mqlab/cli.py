@@ -19,6 +19,7 @@ from mqlab.arguments import (
     check_configs,
     codecs_configs,
     compare_configs,
+    device_configs,
     frontend_configs,
     latency_configs,
     load_configs,
@@ -28,6 +29,7 @@ from mqlab.arguments import (
     serve_configs,
     throughput_configs,
 )
+from mqlab.config import Settings, check_ranks
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
 from mqlab.flags import HelpShown, read_config
 from mqlab.probes.options import ProfileConfig
@@ -83,10 +85,17 @@ def _serve(namespace: argparse.Namespace) -> Command:
     configs = serve_configs(namespace)
 
     def run() -> int:
-        from mqlab.server.launch import serve
         from mqlab.wire.log import log_to_stderr
 
         log_to_stderr()
+        if (torchrun := Settings.read().torchrun) is not None:
+            check_ranks(configs[0], torchrun)
+            if torchrun.rank > 0:
+                from mqlab.model.parallel.torchrun import work
+
+                return work(torchrun)
+        from mqlab.server.launch import serve
+
         for note in configs[0].notes:
             print(f"mqlab: {note}", file=sys.stderr)
         return serve(*configs)
@@ -96,7 +105,6 @@ def _serve(namespace: argparse.Namespace) -> Command:
 
 def _fetch(namespace: argparse.Namespace) -> Command:
     def run() -> int:
-        from mqlab.config import Settings
         from mqlab.models.fetch import fetch
 
         print(fetch(namespace.name, Settings.read().cache_dir))
@@ -206,6 +214,7 @@ _BENCHES: dict[str, Callable[[argparse.Namespace], Command]] = {
     "frontend": _main(frontend_configs, "mqlab.bench.frontend.run"),
     "capacity": _main(capacity_configs, "mqlab.bench.capacity"),
     "serve": _main(load_configs, "mqlab.bench.serve"),
+    "device": _main(device_configs, "mqlab.bench.device.run"),
     "sampler": _main(sampler_configs, "mqlab.bench.sampler"),
     "seeds": _main(seeds_configs, "mqlab.bench.seeds.run"),
 }

@@ -77,7 +77,7 @@ def calibrate(engine: EngineConfig, config: CalibrateConfig) -> Calibration:
 
     file = target_file(config)
     engine = replace(engine, num_threads=engine.num_threads or physical_cores())
-    info, *_ = foresee(engine)
+    info = foresee(engine)
     cost = ModelCost.of(load_config(Path(info.path)), info.dtype)
     times, cpu = _timed(engine, config, _steps(info, config))
     timed = timed_of(times, info, cost)

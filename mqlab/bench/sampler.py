@@ -76,18 +76,21 @@ def _step_us(config: SamplerConfig, model: str) -> float:
     """Median µs of a decode step of a model for a batch of sequences of a few tokens, its sampler left out."""
     from mqlab.config import EngineConfig
     from mqlab.model.load import build
+    from mqlab.model.runner import TorchRunner
     from mqlab.model.sampler import Sampled
     from mqlab.plan import Chunk, Plan
     from mqlab.types import SamplingParams
 
-    engine = EngineConfig(model=model, num_threads=config.num_threads, num_kv_blocks=config.batch_size)
+    engine = EngineConfig(model=model, device="cpu", num_threads=config.num_threads, num_kv_blocks=config.batch_size)
     runner = build(engine)
+    assert isinstance(runner, TorchRunner)
     greedy = SamplingParams(temperature=0)
 
     runner.sampler = lambda _, chunks: Sampled((0,) * len(chunks))
     chunks = [Chunk(f"r{i}", (0,), engine.block_size - 1, (i,), True, greedy, 0) for i in range(config.batch_size)]
     plan = Plan(tuple(chunks))
-    times = [_timed(lambda: runner.run(plan)) for _ in range(1 + _STEPS)]
+    run = runner.run
+    times = [_timed(lambda: run(plan)) for _ in range(1 + _STEPS)]
     runner.close()
     return median(times[1:])
 

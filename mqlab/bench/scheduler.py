@@ -82,6 +82,9 @@ class _AtOnce:
     def launch(self, plan: Plan) -> InFlight:
         return _Answer(SampledTokens(tuple([(7,) * chunk.rounds for chunk in plan.chunks if chunk.samples]), plan.rounds))
 
+    def check(self) -> None:
+        """There is nothing that could be missing."""
+
     def rest(self) -> None:
         """There is no KV memory."""
 

@@ -14,6 +14,7 @@ from mqlab.arguments import (
     check_configs,
     codecs_configs,
     compare_configs,
+    device_configs,
     frontend_configs,
     latency_configs,
     load_configs,
@@ -140,6 +141,9 @@ def bench(arguments: argparse.Namespace) -> Any:
     elif arguments.bench == "sampler":
         (config,) = sampler_configs(arguments)
         call = Spec("mqlab.bench.sampler:sampler", {"config": config})
+    elif arguments.bench == "device":
+        (config,) = device_configs(arguments)
+        call = Spec("mqlab.bench.device.run:device", {"config": config})
     elif arguments.bench == "calibration":
         engine, config, timing = agreement_configs(arguments)
         call = Spec("mqlab.bench.agreement:agreement", {"engine": engine, "config": config, "timing": timing})

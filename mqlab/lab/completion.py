@@ -13,7 +13,7 @@ from mqlab.models.fetch import KNOWN
 from mqlab.topologies import TOPOLOGIES
 from mqlab.wire.registry import Registry
 
-BENCHES = ("throughput", "latency", "sampler", "scheduler", "codecs", "frontend", "capacity", "calibration", "serve", "seeds")
+BENCHES = ("throughput", "latency", "sampler", "scheduler", "codecs", "frontend", "capacity", "calibration", "device", "serve", "seeds")
 _FILES = ("PATH", "FILE", "FOLDER")
 
 

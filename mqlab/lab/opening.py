@@ -10,6 +10,7 @@ import msgspec
 
 from mqlab.bench.codecs_result import CodecsResult, load_codecs
 from mqlab.bench.comparison import Comparison
+from mqlab.bench.device.result import DeviceResult, load_device
 from mqlab.bench.frontend.result import FrontendResult, load_frontend
 from mqlab.bench.seeds.result import SeedResult, load_experiment
 from mqlab.errors import ConfigError
@@ -50,7 +51,9 @@ class Saved:
         return [(name, _text(value)) for name, value in self.figures.items()]
 
 
-def open_saved(path: str) -> Trace | Capture | TorchCapture | Comparison | SeedResult | CodecsResult | FrontendResult | Saved:
+def open_saved(
+    path: str,
+) -> Trace | Capture | TorchCapture | Comparison | SeedResult | CodecsResult | FrontendResult | DeviceResult | Saved:
     """Whatever mqlab, or a tool whose files it reads, wrote there.
 
     Raises:
@@ -84,6 +87,7 @@ class _Kind(msgspec.Struct):
     experiment: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     codecs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     frontend: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    device_bench: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     traceEvents: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def has(self, *names: str) -> bool:
@@ -109,13 +113,17 @@ def _from_folder(path: Path) -> Trace | Capture:
     raise _unknown(path, "it is neither a trace, nor a recording, nor a capture")
 
 
-def _from_json(path: Path, kind: _Kind) -> Capture | TorchCapture | Comparison | SeedResult | CodecsResult | FrontendResult | Saved:
+def _from_json(
+    path: Path, kind: _Kind
+) -> Capture | TorchCapture | Comparison | SeedResult | CodecsResult | FrontendResult | DeviceResult | Saved:
     if kind.has("experiment"):
         return load_experiment(path)
     if kind.has("codecs"):
         return load_codecs(path)
     if kind.has("frontend"):
         return load_frontend(path)
+    if kind.has("device_bench"):
+        return load_device(path)
     if kind.has("verdict", "avg_latency", "elapsed_time", "request_throughput", "us_per_running", "typical_error", "finding"):
         return _result(path, comparison=kind.has("verdict"))
     if kind.has("profiles"):

@@ -13,6 +13,7 @@ from mqlab.arguments import (
     build_parser,
     codecs_configs,
     compare_configs,
+    device_configs,
     latency_configs,
     load_configs,
     sampler_configs,
@@ -22,6 +23,7 @@ from mqlab.arguments import (
 )
 from mqlab.bench.codecs_options import CodecsConfig
 from mqlab.bench.compare_options import CompareConfig
+from mqlab.bench.device.options import DeviceConfig
 from mqlab.bench.load_options import LoadConfig
 from mqlab.bench.options import DatasetConfig, LatencyConfig, ThroughputConfig
 from mqlab.bench.sampler_options import SamplerConfig
@@ -58,6 +60,7 @@ def test_defaults_are_those_of_the_configs() -> None:
     assert latency_configs(parse("bench latency")) == (EngineConfig(), LatencyConfig(), Timing())
     assert scheduler_configs(parse("bench scheduler")) == (EngineConfig(), SchedulerConfig())
     assert sampler_configs(parse("bench sampler")) == (SamplerConfig(),)
+    assert device_configs(parse("bench device")) == (DeviceConfig(),)
     assert codecs_configs(parse("bench codecs")) == (CodecsConfig(),)
     assert load_configs(parse("bench serve")) == (LoadConfig(), DatasetConfig())
     assert compare_configs(parse("compare smollm2-135m")) == (EngineConfig(), CompareConfig(), Timing())

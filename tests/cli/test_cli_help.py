@@ -79,7 +79,7 @@ def test_lines_fit_the_terminal_and_flags_stay_in_one_piece(asked: Help, columns
 
 
 COMMANDS = ("serve", "bench", "compare", "fetch", "profile", "calibrate", "ps", "stop", "check-topology", "metrics", "trace")
-BENCHES = ("throughput", "latency", "serve", "frontend", "capacity", "codecs", "sampler", "scheduler", "calibration", "seeds")
+BENCHES = ("throughput", "latency", "serve", "frontend", "capacity", "codecs", "sampler", "scheduler", "calibration", "device", "seeds")
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *(f"bench {name}" for name in BENCHES)])

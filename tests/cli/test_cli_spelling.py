@@ -31,6 +31,19 @@ def serve(line: str) -> Configs:
         ("m --enable-chunked-prefill --disable-log-requests", {}, {}),
         ("m --disable-frontend-multiprocessing --disable-log-stats", {"log_stats_interval": 0.0}, {"topology": "aio"}),
         ("m --disable-frontend-multiprocessing --topology aio", {}, {"topology": "aio"}),
+        (
+            "m -tp 2 --enforce-eager --device cuda --attention-backend sdpa --quantization w8a8 --cuda-graph-sizes 1 8 --dtype float16",
+            {
+                "tensor_parallel_size": 2,
+                "enforce_eager": True,
+                "device": "cuda",
+                "attention_backend": "sdpa",
+                "quantization": "w8a8",
+                "cuda_graph_sizes": (1, 8),
+                "dtype": "float16",
+            },
+            {},
+        ),
     ],
 )
 def test_the_seeds_commands_mean_what_they_meant(line: str, engine: dict[str, Any], server: dict[str, Any]) -> None:
@@ -40,10 +53,9 @@ def test_the_seeds_commands_mean_what_they_meant(line: str, engine: dict[str, An
 @pytest.mark.parametrize(
     "flags",
     [
-        "--enforce-eager",
         "--tensor-parallel-size 1 --pipeline-parallel-size=1 -tp 1",
         "--trust-remote-code --enable-auto-tool-choice --disable-uvicorn-access-log",
-        "--device cpu --swap-space 0 --kv-cache-dtype auto --tokenizer-mode auto",
+        "--swap-space 0 --kv-cache-dtype auto --tokenizer-mode auto",
         "--disable-overlap-schedule",
     ],
 )
@@ -55,17 +67,18 @@ def test_what_is_so_anyway_may_be_asked_for(flags: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ("--tensor-parallel-size 2", ["--tensor-parallel-size=2", "one device"]),
+        ("--pipeline-parallel-size 2", ["--pipeline-parallel-size=2", "--tensor-parallel-size"]),
         ("--swap-space=4", ["--swap-space=4", "computed again"]),
         ('--speculative-config {"method":"ngram"}', ["--num-speculative-tokens", "--prompt-lookup-max"]),
         ("--num-gpu-blocks-override 100", ["--num-kv-blocks"]),
-        ("--quantization awq", [".gguf"]),
+        ("--quantization awq", ["none", "w8a8"]),
+        ("--cudagraph-capture-sizes 1 2 4", ["--cuda-graph-sizes"]),
+        ("--disable-cuda-graph", ["--enforce-eager"]),
         ("--enable-lora", ["--enable-lora", "no adapters"]),
         ("--enable-log-requests", ["never logged", "mqlab trace"]),
         ("--mem-fraction-static 0.8", ["--gpu-memory-utilization"]),
         ("--disable-radix-cache", ["--no-enable-prefix-caching"]),
         ("--model other", ["mqlab serve MODEL"]),
-        ("--device cuda", ["sim:<model>@<device>"]),
     ],
 )
 def test_what_is_not_so_is_refused_with_the_reason_or_our_name(flags: str, told: list[str]) -> None:

@@ -12,8 +12,10 @@ from recordings import record
 from mqlab.bench.arm_run import Run
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.bench.comparison import Comparison
+from mqlab.bench.device.result import DeviceResult
 from mqlab.errors import ConfigError, ProfileError, TraceError
 from mqlab.lab.opening import Saved, open_saved
+from mqlab.model.measure.rows import Facts, Skip
 from mqlab.record.capture import Capture, How
 from mqlab.record.flame import Stacks
 from mqlab.record.operators import TorchCapture
@@ -62,6 +64,16 @@ def test_results_of_benches(tmp_path: Path, key: str) -> None:
     opened = open_saved(str(path))
     assert isinstance(opened, Saved) and opened.figures == {key: 1.25, "label": "<run>"} and opened.record["lens"] == [1, 2]
     assert "1.25" in repr(opened) and "&lt;run&gt;" in opened._repr_html_() and "result.json" in opened._repr_html_()
+
+
+def test_a_device_is_shown_with_its_tables(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    result = DeviceResult(
+        facts=Facts("cuda", "a GPU", 80.0, 79.0, 90), rows=(Skip("sweep", "all of it", "no time"),), workload={"size": "full"}
+    )
+    path.write_text(json.dumps(result.as_record()))
+    opened = open_saved(str(path))
+    assert isinstance(opened, DeviceResult) and repr(opened) == repr(result) and "Not measured" in opened._repr_html_()
 
 
 def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
