@@ -54,11 +54,13 @@ def check_types(settings: Any) -> None:
     Raises:
         ConfigError: names the first field whose value is of another type, or none of its choices.
     """
+    choices = {one.name: one.metadata.get("choices") for one in fields(settings)}
     for name, kind in get_type_hints(type(settings)).items():
         try:
             msgspec.convert(getattr(settings, name), kind)
         except msgspec.ValidationError as error:
-            check(False, settings, name, f"is not valid: {error}")
+            known = choices.get(name)
+            check(False, settings, name, f"is not valid: {error}" if known is None else f"is unknown; it is one of {', '.join(known)}")
 
 
 def _check_at_least(owner: object, low: float, *names: str) -> None:
@@ -123,11 +125,18 @@ class EngineConfig:
     )
     enforce_eager: bool = option(False, "run every step kernel by kernel, without CUDA graphs")
     cuda_graph_sizes: tuple[int, ...] = option(
-        (), "decode batch sizes to capture; by default 1, 2, 4, 8 and on by eights to --max-num-seqs", nargs="+", metavar="SIZE"
+        (),
+        "decode batch sizes to capture, those above --max-num-seqs left out; by default 1, 2, 4, 8 and on by eights to it",
+        nargs="+",
+        metavar="SIZE",
     )
     torch_compile: bool = option(False, "fuse what lies between the kernels with torch.compile: minutes at start")
-    quantization: Quantization = option("none", "of weights and activations on a GPU: none, or int8 products", choices=("none", "w8a8"))
-    tensor_parallel_size: int = option(1, "processes that share the model, a GPU each", usual=True, aliases=("-tp", "--tp-size"))
+    quantization: Quantization = option(
+        "none",
+        "of weights and activations on a GPU, or with --attention-backend torch or sdpa: none, or int8 products",
+        choices=("none", "w8a8"),
+    )
+    tensor_parallel_size: int = option(1, "processes that share the model, on GPUs or CPU", usual=True, aliases=("-tp", "--tp-size"))
     num_speculative_tokens: int = option(
         0, "tokens guessed from the text so far and verified in one step; 0 is off", section="Speculation by n-gram lookup", usual=True
     )

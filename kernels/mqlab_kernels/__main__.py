@@ -88,11 +88,11 @@ def _kernel(name: str) -> Kernel:
 
 
 def _capabilities(text: str) -> tuple[int, ...]:
-    chosen = tuple(int(one) for one in text.split(","))
-    unknown = [one for one in chosen if one not in CAPABILITIES]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(map(str, CAPABILITIES))}")
-    return chosen
+    known = {str(one): one for one in CAPABILITIES}
+    names = text.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(known)}")
+    return tuple(known[name] for name in names)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from mqlab.engine.scheduler import Scheduler
 from mqlab.engine.sequence import Sequence
 from mqlab.engine.takeoff import Landed
 from mqlab.errors import ConfigError
+from mqlab.models.echoed import is_echo
 from mqlab.plan import InFlight, Runner, SampledTokens
 from mqlab.types import ModelInfo
 from mqlab.wire.spec import Spec
@@ -76,6 +77,8 @@ class EngineCore(LoadableCore[EngineConfig]):
 
     def _changed(self, setup: EngineConfig, model: str, options: Mapping[str, Any]) -> EngineConfig:
         known = {field.name for field in fields(EngineConfig)} - {"model"}
+        if is_echo(model):
+            raise ConfigError(f"load cannot put {model!r}, an engine without a model, in the place of one; serve it by itself")
         if unknown := sorted(options.keys() - known):
             raise ConfigError(f"load does not take {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
         return replace(setup, **{"served_model_name": None, **options, "model": model})

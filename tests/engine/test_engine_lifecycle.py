@@ -259,6 +259,8 @@ def test_a_model_that_is_not_there_leaves_the_other_in_service() -> None:
         (NOWHERE, {}, "no model 'nowhere'"),
         ("second", {"block_size": 0}, "--block-size=0 must be at least 1"),
         ("second", {"max_num_seqs": "many"}, "--max-num-seqs='many' is not valid"),
+        ("second", {"dtype": "int8"}, "--dtype='int8' is unknown; it is one of auto, float32, bfloat16, float16"),
+        ("echo", {}, "load cannot put 'echo', an engine without a model, in the place of one"),
     ):
         events = done(core, "load", model, options)
         assert isinstance(events[-1], Reply) and why in (events[-1].error or "") and not any(isinstance(one, Model) for one in events)

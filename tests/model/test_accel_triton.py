@@ -76,10 +76,17 @@ def test_the_kernels_give_what_plain_torch_gives(variant: str, dtype: torch.dtyp
         family,
         **{**overrides, "num_hidden_layers": 2, **({"layer_types": overrides["layer_types"][:2]} if "layer_types" in overrides else {})},
     )
-    triton, plain = (states(tmp_path, backend, dtype) for backend in ("triton", "torch"))
-    for one, other in zip(triton, plain, strict=True):
-        error = (one - other).float().abs().max() / other.float().abs().max()
-        assert error < (1e-5 if dtype == torch.float32 else 4e-2)
+    exact, found = states(tmp_path, "torch", torch.float32), states(tmp_path, "triton", dtype)
+    if dtype == torch.float32:
+        assert max(errors(found, exact)) < 1e-5
+    else:  # the interpreter cuts a bfloat16 off where torch rounds it: twice the error of every step, and some chance
+        rounded = errors(states(tmp_path, "torch", dtype), exact)
+        assert all(error < 3 * usual for error, usual in zip(errors(found, exact), rounded, strict=True))
+
+
+def errors(found: list[torch.Tensor], exact: list[torch.Tensor]) -> list[float]:
+    """Of each step, the largest, as a share of the largest number."""
+    return [float((one - other).float().abs().max() / other.abs().max()) for one, other in zip(found, exact, strict=True)]
 
 
 def states(folder: Path, backend: str, dtype: torch.dtype) -> list[torch.Tensor]:

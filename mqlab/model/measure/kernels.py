@@ -79,7 +79,8 @@ def sweep(*, kind: DeviceName, kernel: str, case: str, dtype: str, sizes: Mappin
     best = min(found, key=lambda words: found[words].median)
     own = _words(shipped)
     row = Swept(kernel, case, own, found[own], best, found[best], len(found), tuple(failed))
-    untried = [Skip("sweep", f"{kernel}, {case}: {len(left)} of {len(module.SWEEP)} configs", "no time was left")] if left else []
+    what = f"{kernel}, {case}: {len(left)} of {len(module.SWEEP)} configs"
+    untried = [Skip("sweep", what, f"its {seconds:g} s were over")] if left else []
     return [row, *untried]
 
 
