@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -85,17 +86,14 @@ def _build_on_cpu(config: EngineConfig, group: Group) -> TorchRunner:
     info, shape, read = _foresee_on_cpu(config, group)
     dtype = choose_dtype(config.dtype)
     keep_freed_memory()
-    threads = config.num_threads or max(1, physical_cores() // ranks_here(config))
+    threads = threads_of(config)
     use_threads(threads)
     memory = partial(allocate, shape, info.num_blocks, info.block_size, dtype)
     # Before the weights, which may take minutes.
     check_memory(shape, info.num_blocks, info.block_size, dtype, ranks_here(config))
     with torch.inference_mode():
-        try:
+        with loading(info.path):
             model = read(info.max_prompt_len + 1)
-        except (MemoryError, RuntimeError) as error:
-            # torch says out of memory with a RuntimeError; what else one may mean here is told with its text.
-            raise ModelError(f"{info.path} cannot be loaded: {error}; serve a smaller model, or free memory") from error
         runner = TorchRunner(info, model, memory, threads, config.logprobs_mode)
     runner.sampler = shared_draws(runner.sampler, group)
     _warm_up(runner)
@@ -149,6 +147,24 @@ def _warm_up(runner: TorchRunner) -> None:
     with progress_bar("warming up (compiles kernels the first time)", total=1, unit="step") as bar:
         runner.run(Plan((chunk,)))
         bar.update()
+
+
+@contextmanager
+def loading(path: str | Path) -> Iterator[None]:
+    """Read a model's weights within.
+
+    Raises:
+        ModelError: there is no memory for them. torch says so with a RuntimeError; what else one may mean here is told with its text.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        raise ModelError(f"{path} cannot be loaded: {error}; serve a smaller model, or free memory") from error
+
+
+def threads_of(config: EngineConfig) -> int:
+    """torch threads of each process of an engine: those of the config, or its share of the cores."""
+    return config.num_threads or max(1, physical_cores() // ranks_here(config))
 
 
 def ranks_here(config: EngineConfig) -> int:

@@ -34,6 +34,7 @@ from mqlab.model.dummy import DummyWeights
 from mqlab.model.info import context_limit, model_info
 from mqlab.model.kv import block_bytes, count_blocks
 from mqlab.model.layers import Product
+from mqlab.model.load import loading, threads_of
 from mqlab.model.making import ALONE, Group, Making
 from mqlab.model.parallel.shares import local
 from mqlab.model.weights import Weights
@@ -88,10 +89,8 @@ def build(config: EngineConfig, choice: Choice, group: Group = ALONE) -> DeviceR
     keep_freed_memory()
     accelerator = open_accelerator(config, choice)
     with accelerator.active(), torch.inference_mode():
-        try:
+        with loading(found.folder):
             decoder = read_decoder(config, choice, found, accelerator, group)
-        except (MemoryError, RuntimeError) as error:
-            raise ModelError(f"{found.folder} cannot be loaded: {error}; serve a smaller model, or free memory") from error
         runner = _open(config, choice, found, accelerator, decoder)
     if choice.device == "cuda":
         try:
@@ -121,9 +120,7 @@ def open_accelerator(config: EngineConfig, choice: Choice) -> Accelerator:
     """The device of this process: the current GPU, or the CPU."""
     if choice.device == "cuda":
         return CudaAccelerator(torch.cuda.current_device())
-    from mqlab.model.load import physical_cores, ranks_here
-
-    return HostAccelerator(config.num_threads or max(1, physical_cores() // ranks_here(config)))
+    return HostAccelerator(threads_of(config))
 
 
 def read_decoder(config: EngineConfig, choice: Choice, found: Foreseen, accelerator: Accelerator, group: Group = ALONE) -> DeviceDecoder:
