@@ -178,14 +178,7 @@ async def launched(arm: Arm) -> AsyncIterator[ArmProcess]:
     # A pipe of its own for the answers: whatever the interpreter or a library prints, it is not one of them.
     with tempfile.TemporaryFile() as log, os.fdopen(reading, "rb", buffering=0) as file:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "mqlab.bench.arm", str(writing)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
+            process = await _spawned(writing, log)
         finally:
             os.close(writing)
         try:
@@ -193,6 +186,27 @@ async def launched(arm: Arm) -> AsyncIterator[ArmProcess]:
                 yield ArmProcess(arm, process, answers, log)
         finally:
             await _end(process)
+
+
+async def _spawned(answers: int, log: IO[bytes]) -> asyncio.subprocess.Process:
+    """A new process. Cancelled midway, it is ended all the same: the loop may close at once, and would leave a child that runs."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "mqlab.bench.arm", str(answers)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=(answers,),
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        process.kill()
+        await process.wait()
+        raise
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 from mqlab.errors import BenchError, MqlabError
+from mqlab.wire.spawn import spawn
 from mqlab.wire.spec import Spec
 
 _KILL_WAIT_S = 5.0
@@ -33,15 +34,13 @@ def run_apart(call: Spec, *, quiet: bool = False) -> Any:
     """
     read, write = os.pipe()
     command = [sys.executable, "-P", "-m", "mqlab.lab.apart", str(write)]
-    with os.fdopen(read, "rb") as outcome:
-        try:
-            stderr = subprocess.DEVNULL if quiet else None
-            # A group of its own: an interrupt from a terminal comes here, and what follows from it is decided here.
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr, pass_fds=(write,), process_group=0)
-        finally:
-            os.close(write)
+    stderr = subprocess.DEVNULL if quiet else None
+    with os.fdopen(read, "rb") as outcome, os.fdopen(write, "wb") as theirs:
+        # A group of its own: an interrupt from a terminal comes here, and what follows from it is decided here.
+        child = spawn(command, stdin=subprocess.PIPE, stderr=stderr, pass_fds=(write,), process_group=0)
         assert child.stdin is not None
         try:
+            theirs.close()
             child.stdin.write(pickle.dumps(sys.path) + pickle.dumps(call))
             child.stdin.flush()
             data = outcome.read()

@@ -23,6 +23,7 @@ from mqlab.models.resolve import resolve
 from mqlab.topologies import layout_digest, layout_options
 from mqlab.wire.process import log_tail
 from mqlab.wire.registry import Entry, Registry
+from mqlab.wire.spawn import spawn
 
 _POLL_S = 0.05
 _KEPT_LOGS = 20
@@ -107,7 +108,7 @@ def _start_detached(served: Served) -> Entry:
     with log.open("wb") as sink:
         command = [sys.executable, "-P", "-m", "mqlab", *_line(served)]
         keys = environment_of_server(served.server.api_key)
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, env=keys)
+        child = spawn(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, env=keys)
     try:
         entry = _wait_ready(child, log, served.timing.start_timeout)
     except BaseException:

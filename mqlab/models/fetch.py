@@ -17,6 +17,7 @@ from mqlab.bars import progress_bar
 from mqlab.errors import ModelError
 from mqlab.models.cachefolder import build_once
 from mqlab.models.gguf import CONVERTER, convert
+from mqlab.wire.spawn import spawn
 
 _POLL_S = 0.1
 _CHUNK = 1 << 20
@@ -94,7 +95,7 @@ def _download(name: str, source: Source, work: Path, progress: bool) -> Path:
 
 
 def _run_watched(command: list[str], log: Path, scratch: Path, bar: tqdm) -> int:
-    with bar, log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+    with bar, log.open("wb") as output, spawn(command, stdout=output, stderr=subprocess.STDOUT) as process:
         try:
             while True:
                 try:

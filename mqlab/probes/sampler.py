@@ -18,6 +18,7 @@ from mqlab.probes.threadtimes import ThreadTimes
 from mqlab.record.capture import How, parse_raw
 from mqlab.record.flame import Stacks
 from mqlab.record.part import Part
+from mqlab.wire.spawn import spawn
 
 START_S = 10.0
 NATIVE_START_S = 60.0
@@ -78,7 +79,7 @@ class Sampler:
         with self._said.open("wb") as out, self._complained.open("wb") as errors:
             try:
                 # In a group of its own, so that Ctrl-C at the terminal reaches it through ``interrupt`` only.
-                return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, process_group=0)
+                return spawn(command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, process_group=0)
             except OSError as error:
                 raise ProfileError(f"py-spy cannot be started: {error}; pip install --force-reinstall py-spy") from error
 

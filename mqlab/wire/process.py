@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 
 from mqlab.wire.report import ReportReader
+from mqlab.wire.spawn import spawn
 from mqlab.wire.spec import Spec
 
 ENGINE = "engine"
@@ -143,7 +144,7 @@ def launch(entry: Spec, run_dir: Path, role: str = ENGINE, *, log_to_terminal: b
 
 def _start(command: list[str], pass_fds: tuple[int, ...], log: Path | None) -> subprocess.Popen[bytes]:
     with Path(log or os.devnull).open("ab") as sink:
-        return subprocess.Popen(
+        return spawn(
             command,
             stdin=subprocess.PIPE,
             stdout=sink if log or not _is_open(1) else None,

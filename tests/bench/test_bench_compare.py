@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from mqlab import cli
 from mqlab.bench import compare as module
 from mqlab.bench.arm_run import Run
 from mqlab.bench.arm_work import Work
+from mqlab.bench.arms import make_arms
 from mqlab.bench.compare import compare
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.config import EngineConfig, Timing
@@ -134,3 +137,25 @@ def test_what_an_interpreter_prints_at_its_start_is_no_answer(noisy: None) -> No
 def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its folder does not exist"):
         module.main(ECHO, CompareConfig(output_json=str(tmp_path / "no" / "r.json"), **SMALL), Timing())
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_an_arm_that_is_cancelled_while_it_starts_leaves_no_process(turns: int) -> None:
+    """The loop closes right after, so whoever waits for the child's end must have done so by then."""
+
+    async def cancelled() -> list[psutil.Process]:
+        async def starting() -> None:
+            async with module.launched(arm):
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(starting())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        return psutil.Process().children()
+
+    (arm,) = make_arms(ECHO, CompareConfig(topologies="sync,inproc", **SMALL), Timing())[:1]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(cancelled()) == []

@@ -16,6 +16,7 @@ from typing import IO, Any, Self
 
 from mqlab.bench.device.worker import HEAD_BYTES
 from mqlab.config import environment_of_jobs
+from mqlab.wire.spawn import spawn
 from mqlab.wire.spec import Spec
 
 _END_S = 5.0
@@ -63,7 +64,7 @@ class _Process:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._answers, writing = os.pipe()
         try:
-            self._process = subprocess.Popen(
+            self._process = spawn(
                 [sys.executable, "-P", "-m", "mqlab.bench.device.worker", str(writing)],
                 stdin=subprocess.PIPE,
                 stdout=self._log,

@@ -17,6 +17,7 @@ from mqlab.bench.cpu import CpuReport, CpuWatch
 from mqlab.bench.frontend.job import GO, OPEN, READY, Job, Seen, merged
 from mqlab.errors import BenchError
 from mqlab.wire.files import allow_many_files
+from mqlab.wire.spawn import spawn
 
 _OTHER_FILES = 64
 """Files that a process has open beside its connections."""
@@ -81,12 +82,17 @@ class _Client:
     def __init__(self, job: Job) -> None:
         command = [sys.executable, "-P", "-m", "mqlab.bench.frontend.client"]
         # Not in the terminal's group: an interrupt is the benchmark's business, which then ends its processes.
-        self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        self._popen = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         self.pid = self._popen.pid
         self._in, self._out = cast(FileIO, self._popen.stdin), cast(BufferedReader, self._popen.stdout)
-        self._tell(msgspec.json.encode(job) + b"\n")
+        self._job = job
 
     def __enter__(self) -> _Client:
+        try:
+            self._tell(msgspec.json.encode(self._job) + b"\n")
+        except BaseException:  # an interrupt, too: who was not entered is not left
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,6 +21,7 @@ from mqlab.bench.frontend.options import FrontendConfig, Load
 from mqlab.bench.frontend.probe import Answer
 from mqlab.bench.frontend.setups import FLOOR_READY, FloorSetup, ServedSetup
 from mqlab.errors import BenchError, ConfigError
+from mqlab.wire.spawn import spawn
 
 _SERVING = re.compile(rb"mqlab serving .+ on (http://\S+) \(topology \S+, engine pid (\d+)\)")
 _FLOOR = re.compile(re.escape(FLOOR_READY.encode()) + rb"(http://\S+) \(steps pid (\d+)\)")
@@ -116,7 +117,7 @@ class Process:
 
     def __init__(self, command: Sequence[str], log: IO[bytes]) -> None:
         self._log = log
-        self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0)
+        self._popen = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0)
         self.pid = self._popen.pid
 
     def wait(self, line: re.Pattern[bytes]) -> tuple[str, str]:

@@ -32,6 +32,7 @@ from mqlab.bench.load.messages import (
     write_frame,
 )
 from mqlab.errors import BenchError
+from mqlab.wire.spawn import spawn
 
 T = TypeVar("T")
 
@@ -101,7 +102,11 @@ def run_load(
     """
     jobs = _jobs(load, workers)
     with ExitStack() as stack:
-        fleet = _Fleet([stack.enter_context(_LoadProcess(job)) for job in jobs], on_progress)
+        processes = [_LoadProcess(job) for job in jobs]
+        for process in processes:
+            stack.callback(process.end)  # before it starts: an interrupt may arrive right after
+            process.start()
+        fleet = _Fleet(processes, on_progress)
         ready = fleet.gather(Ready)
         on_start()
         start = Start(time.monotonic_ns() + int(_LEAD_S * 1e9))
@@ -135,43 +140,45 @@ def _share(total: int | None, part: int, parts: int) -> int | None:
 
 
 class _LoadProcess:
-    """One process and its two pipes; leaving it kills what still runs."""
+    """One process and its two pipes."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-
-    def __enter__(self) -> _LoadProcess:
         # A pipe of its own for the frames: whatever the interpreter or a library prints, it is not one of them.
         reading, writing = os.pipe()
-        self.frames = FileIO(reading)
-        command = [sys.executable, "-P", "-m", "mqlab.bench.load.worker", str(writing)]
-        try:
-            # Not in the terminal's group: an interrupt is the benchmark's business, which then ends its processes.
-            self.popen = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, process_group=0, pass_fds=(writing,)
-            )
-        except BaseException:
-            self.frames.close()
-            raise
-        finally:
-            os.close(writing)
-        self.stdin = cast(FileIO, self.popen.stdin)
-        try:
-            self.tell(self._job)
-        except BaseException:  # an interrupt, too: who was not entered is not left
-            self.__exit__()
-            raise
-        return self
+        self.frames, self._theirs = FileIO(reading), FileIO(writing, "w")
+        self._popen: subprocess.Popen[bytes] | None = None
 
-    def __exit__(self, *_: object) -> None:
-        self.popen.kill()
-        self.popen.wait()
-        self.stdin.close()
+    @property
+    def popen(self) -> subprocess.Popen[bytes]:
+        assert self._popen is not None, "not before its start"
+        return self._popen
+
+    def start(self) -> None:
+        """Start it, and give it its job."""
+        writing = self._theirs.fileno()
+        command = [sys.executable, "-P", "-m", "mqlab.bench.load.worker", str(writing)]
+        # Not in the terminal's group: an interrupt is the benchmark's business, which then ends its processes.
+        self._popen = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, process_group=0, pass_fds=(writing,))
+        self._theirs.close()
+        self.tell(self._job)
+
+    def end(self) -> None:
+        """Kill it if it runs."""
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait()
+            self._stdin.close()
+        self._theirs.close()
         self.frames.close()
+
+    @property
+    def _stdin(self) -> FileIO:
+        return cast(FileIO, self.popen.stdin)
 
     def tell(self, message: ToWorker) -> None:
         try:
-            write_frame(self.stdin, message)
+            write_frame(self._stdin, message)
         except BrokenPipeError:
             raise BenchError(self._ended()) from None
 
