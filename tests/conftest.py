@@ -21,6 +21,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
+from hypothesis import HealthCheck, settings
 from leftovers import Snapshot, snapshot
 
 from mqlab.contract import MODULES
@@ -31,6 +32,10 @@ pytest.register_assert_rewrite(*MODULES)
 
 # A suite started in the background inherits SIGINT as ignored, and so would every process that it starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes to draw or to run says how busy the machine is.
+settings.register_profile("mqlab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mqlab")
 
 SETTLE_S = 3.0
 

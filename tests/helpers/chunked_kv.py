@@ -70,7 +70,7 @@ def attend(case: Chunked, **options: Any) -> Tensor:
     return answer
 
 
-def check_prefill(case: Chunked, **options: Any) -> None:
+def check_prefill(case: Chunked, *, absolutely: bool = False, **options: Any) -> None:
     """The answer is the reference's."""
     expected = prefill_attention_reference(*case.arguments, max_query=case.longest, **options)
-    assert_close(attend(case, **options), expected)
+    assert_close(attend(case, **options), expected, absolutely=absolutely)

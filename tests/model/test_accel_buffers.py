@@ -9,6 +9,7 @@ from plans import GREEDY
 
 from mqlab.model.accel.accelerator import HostAccelerator
 from mqlab.model.accel.buffers import Batch, Limits, StepBuffers
+from mqlab.model.accel.tables import Tables
 from mqlab.model.batch import BatchTensors
 from mqlab.plan import UNKNOWN, Chunk, Plan
 
@@ -58,7 +59,34 @@ def test_a_batch_says_what_the_cpu_s_does(some: list[Plan]) -> None:
             assert values == getattr(wanted, name).tolist(), name
         assert batch.draws == len(wanted.logit_rows)
         for row, chunk in enumerate(plan.chunks):
-            assert buffers.device.tables[row, : len(chunk.blocks)].tolist() == list(chunk.blocks)
+            assert buffers.tables[row, : len(chunk.blocks)].tolist() == list(chunk.blocks)
+
+
+def growing(blocks: tuple[int, ...]) -> Plan:
+    return Plan((Chunk("r", (1,), len(blocks) * BLOCK - 1, blocks, True, GREEDY, 0),))
+
+
+def test_of_block_tables_a_step_brings_what_changed() -> None:
+    tables = Tables(HostAccelerator(), 6, 8)
+    row = growing((7, 8)).chunks
+    assert tables.put(row * 2).tolist() == [0, 1, 8, 9]
+    assert tables.put(row * 2).tolist() == []
+    longer, shorter, other = growing((7, 8, 9)).chunks, growing((7,)).chunks, growing((5, 8, 9)).chunks
+    assert tables.put((*row, *longer)).tolist() == [10]
+    assert tables.put((*shorter, *other)).tolist() == [8]
+    assert tables.put((*other, *shorter)).tolist() == [0, 2, 8]
+    assert tables.host[:2, :3].tolist() == [[5, 8, 9], [7, 8, 9]], "what lies behind a row's blocks is nobody's"
+
+
+def test_block_tables_that_change_whole_come_whole() -> None:
+    buffers = StepBuffers(HostAccelerator(), LIMITS)
+    for first in (0, 50):
+        chunks = tuple([chunk for row in range(6) for chunk in growing(tuple(range(first + row, first + row + 8))).chunks])
+        buffers.load(Plan(chunks), 6)
+        assert LIMITS.cells < 6 * 8
+        assert buffers.tables.tolist() == [list(chunk.blocks) for chunk in chunks]
+        buffers.load(growing((1, 2)), 1)
+        assert buffers.tables[0].tolist() == [1, 2, *chunks[0].blocks[2:]]
 
 
 @settings(max_examples=30, deadline=None)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mqlab.model.accel.accelerator import Accelerator
 from mqlab.model.accel.backends.operations import Decodes, Prefills
+from mqlab.model.accel.tables import Tables
 from mqlab.plan import Chunk, Plan
 
 _ALIGN = 16
@@ -58,6 +59,11 @@ class Limits:
     blocks: int
     block_size: int
 
+    @property
+    def cells(self) -> int:
+        """Of block tables: those that a step's tokens begin, and for the rounds to come."""
+        return self.tokens // self.block_size + 2 * self.rows
+
 
 class Sections:
     """The parts of a buffer, each at a place that never changes, as views of one memory.
@@ -66,27 +72,29 @@ class Sections:
         tokens, positions, slots, logit_rows: [tokens] int64.
         follow_places, follow_rows: [rows] int64: tokens that are still on the device, and whose they are among those sampled last.
         rounds: [rows] int64, how often a row runs.
+        cells: [cells] int64, of the block tables those that change; ``cell_blocks``: [cells] int32, to what.
         contexts: [rows] int32.
         starts: [rows + 1] int32.
-        tables: [rows, blocks] int32; last, so that a step of few rows is a short copy.
-        head: bytes before the tables.
     """
 
-    NAMES = ("tokens", "positions", "slots", "logit_rows", "follow_places", "follow_rows", "rounds", "contexts", "starts", "tables")
+    NAMES = (
+        *("tokens", "positions", "slots", "logit_rows", "follow_places", "follow_rows", "rounds"),
+        *("cells", "cell_blocks", "contexts", "starts"),
+    )
 
     def __init__(self, memory: Tensor, limits: Limits) -> None:
         self._memory, self._at = memory, 0
         tokens, rows = limits.tokens, limits.rows
         self.tokens, self.positions, self.slots, self.logit_rows = (self._take(torch.int64, tokens) for _ in range(4))
         self.follow_places, self.follow_rows, self.rounds = (self._take(torch.int64, rows) for _ in range(3))
+        self.cells, self.cell_blocks = self._take(torch.int64, limits.cells), self._take(torch.int32, limits.cells)
         self.contexts, self.starts = self._take(torch.int32, rows), self._take(torch.int32, rows + 1)
-        self.head = self._at
-        self.tables = self._take(torch.int32, rows * limits.blocks).view(rows, limits.blocks)
 
     @staticmethod
     def size(limits: Limits) -> int:
         """Bytes that are enough."""
-        return 8 * (4 * limits.tokens + 3 * limits.rows) + 4 * (limits.rows * (limits.blocks + 2) + 1) + 10 * _ALIGN
+        longs = 4 * limits.tokens + 3 * limits.rows + limits.cells
+        return 8 * longs + 4 * (limits.cells + 2 * limits.rows + 1) + len(Sections.NAMES) * _ALIGN
 
     def _take(self, dtype: torch.dtype, count: int) -> Tensor:
         begin = self._at
@@ -101,7 +109,6 @@ class Staging:
     Attributes:
         memory: all of it.
         at: its sections by name, as numpy sees them.
-        head: bytes before the tables.
         moved: passed when the device has read it.
     """
 
@@ -109,24 +116,12 @@ class Staging:
         self.memory = accelerator.pinned(Sections.size(limits), torch.uint8)
         sections = Sections(self.memory, limits)
         self.at = {name: getattr(sections, name).numpy() for name in Sections.NAMES}
-        self.head = sections.head
         self.moved = accelerator.event()
-        self._blocks: list[tuple[int, ...] | None] = [None] * limits.rows
 
     def put(self, name: str, values: Sequence[int] | np.ndarray) -> int:
         """Write the beginning of a section. Returns how many numbers it is."""
         self.at[name][: len(values)] = values
         return len(values)
-
-    def put_tables(self, chunks: tuple[Chunk, ...]) -> np.ndarray:
-        """[rows, blocks] int32. A row that says so already is left: a sequence's blocks are one object for many steps."""
-        tables, known = self.at["tables"], self._blocks
-        for row, chunk in enumerate(chunks):
-            blocks = chunk.blocks
-            if known[row] is not blocks:
-                tables[row, : len(blocks)] = blocks
-                known[row] = blocks
-        return tables
 
 
 class StepBuffers:
@@ -136,6 +131,7 @@ class StepBuffers:
 
     Attributes:
         device: the sections there.
+        tables: [rows, blocks] int32 on the device, each row's blocks.
         last: [tokens] int64 on the device, the draws of the step before; without drafts, the last token of each of its sampling chunks.
     """
 
@@ -144,13 +140,15 @@ class StepBuffers:
         self._memory = torch.zeros(Sections.size(limits), dtype=torch.uint8, device=accelerator.device)
         self.device = Sections(self._memory, limits)
         self.device.slots.fill_(-1)
+        self._tables = Tables(accelerator, limits.rows, limits.blocks)
+        self.tables = self._tables.device
         self.last = torch.zeros(limits.tokens, dtype=torch.int64, device=accelerator.device)
         self._stagings = deque(Staging(accelerator, limits) for _ in range(_IN_FLIGHT))
 
     def graph_batch(self, size: int) -> Batch:
         """A step of ``size`` decodes, as a graph sees it."""
         own = self.device
-        decodes = Decodes(own.tables[:size], own.contexts[:size])
+        decodes = Decodes(self.tables[:size], own.contexts[:size])
         return Batch(own.tokens[:size], own.positions[:size], own.slots[:size], decodes, None, size, None, size)
 
     def load(self, plan: Plan, padded: int | None = None) -> Batch:
@@ -163,19 +161,32 @@ class StepBuffers:
         self._stagings.rotate()
         staging.moved.wait()
         lengths = [len(chunk.tokens) for chunk in chunks]
-        _put_tokens(staging, chunks, lengths, self.limits.block_size)
+        changed = self._tables.put(chunks)
+        _put_tokens(staging, chunks, lengths, self._tables.host, self.limits.block_size)
         if padded is None:
             batch = self._batch(staging, chunks, lengths)
         else:
             _pad(staging, len(chunks), padded)
             batch = self.graph_batch(padded)
         followed = _put_follows(staging, chunks, lengths)
-        used = staging.head + len(chunks) * self.limits.blocks * torch.int32.itemsize
-        self._memory[:used].copy_(staging.memory[:used], non_blocking=True)
-        staging.moved.record()
+        self._move(staging, changed, len(chunks))
         if followed:
             self._follow(followed)
         return batch
+
+    def _move(self, staging: Staging, changed: np.ndarray, rows: int) -> None:
+        """Enqueue the copy, and what it says of the block tables."""
+        count, own = len(changed), self.device
+        fits = count <= self.limits.cells
+        if fits:
+            staging.put("cells", changed)
+            staging.put("cell_blocks", self._tables.blocks_in(changed))
+        self._memory.copy_(staging.memory, non_blocking=True)
+        staging.moved.record()
+        if not fits:
+            self._tables.move(rows)
+        elif count:
+            self._tables.change(own.cells[:count], own.cell_blocks[:count])
 
     def _follow(self, count: int) -> None:
         """Fill in the tokens that the step before has left on the device."""
@@ -188,7 +199,7 @@ class StepBuffers:
         singles = next((row for row, length in enumerate(lengths) if length > 1), count)
         rows = _logit_rows(chunks, lengths)
         width = -(-max([chunk.end + chunk.rounds - 1 for chunk in chunks]) // self.limits.block_size)
-        tables, taken = own.tables[:, :width], staging.put("logit_rows", rows)
+        tables, taken = self.tables[:, :width], staging.put("logit_rows", rows)
         return Batch(
             tokens=own.tokens[:tokens],
             positions=own.positions[:tokens],
@@ -207,11 +218,10 @@ class StepBuffers:
         return Prefills(tables[rows], own.contexts[rows], own.starts[:count], tuple(lengths), tuple([chunk.end for chunk in chunks]))
 
 
-def _put_tokens(staging: Staging, chunks: tuple[Chunk, ...], lengths: list[int], block_size: int) -> None:
+def _put_tokens(staging: Staging, chunks: tuple[Chunk, ...], lengths: list[int], tables: np.ndarray, block_size: int) -> None:
     count, ends = len(chunks), np.array([chunk.end for chunk in chunks])
     staging.put("contexts", ends)
     staging.put("rounds", [chunk.rounds for chunk in chunks])
-    tables = staging.put_tables(chunks)
     if sum(lengths) == count:
         rows, positions = np.arange(count), ends - 1
         tokens = np.array([chunk.tokens[0] for chunk in chunks])

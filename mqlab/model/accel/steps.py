@@ -118,7 +118,7 @@ class Steps:
             own.slots[:count],
             own.contexts[:count],
             self._sampler.indices[:count],
-            own.tables[:count],
+            self._buffers.tables[:count],
             self._buffers.limits.block_size,
         )
         assert step.again is not None, "it is not answered yet"
