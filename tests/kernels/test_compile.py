@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import KERNELS, REMEDY, ROOT, TABLES, differing, wrong
 from mqlab_kernels import catalogue
 from mqlab_kernels.__main__ import main
 from mqlab_kernels.compile import report
@@ -22,11 +23,7 @@ from mqlab_kernels.compile.table import Table
 from mqlab_kernels.compile.worker import Job, Worker
 from mqlab_kernels.kernel import CAPABILITIES, Kernel
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kernels" / "mqlab_kernels"
-TABLES = ROOT / "profiles" / "kernels"
-REMEDY = "run `make kernels` and commit profiles/kernels"
-KERNELS = catalogue.kernels()
 
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
@@ -40,38 +37,18 @@ def without_interpreter(script: str, **environment: str) -> str:
     return done.stdout
 
 
-def compiled(jobs: list[Job], timeout_s: float = 100) -> dict[str, Table]:
-    """Fresh tables of these jobs."""
-    tables = {kernel.name: Table(kernel) for kernel in KERNELS}
-    for job, outcome in compile_all(jobs, timeout_s=timeout_s):
-        tables[job.kernel].add(job, outcome)
-    return tables
-
-
-def differing(tables: dict[str, Table]) -> list[str]:
-    """What came out otherwise than the committed tables say."""
-    rows = [(table, row, Table.load(table.kernel, TABLES).rows.get(job)) for table in tables.values() for job, row in table.rows.items()]
-    return [report.line(table, row) for table, row, known in rows if known is None or known.resources != row.resources]
-
-
 def test_a_sample_compiles_as_the_tables_say() -> None:
+    tables = {kernel.name: Table(kernel) for kernel in KERNELS}
     jobs = [Job(kernel.name, 0, kernel.sweep.index(kernel.choose(kernel.cases[0].constants, sm)), sm) for kernel, sm in _sample()]
-    tables = compiled(jobs)
-    assert [line for table in tables.values() for line in report.misfits(table)] == []
-    assert differing(tables) == [], REMEDY
+    for job, outcome in compile_all(jobs, timeout_s=100):
+        tables[job.kernel].add(job, outcome)
+    assert wrong(tables.values()) == []
+    assert differing(tables.values()) == [], REMEDY
 
 
 def _sample() -> list[tuple[Kernel, int]]:
     """Each kernel for one GPU, and each GPU for some kernel."""
     return [(kernel, CAPABILITIES[place % len(CAPABILITIES)]) for place, kernel in enumerate(KERNELS)]
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-def test_all_that_ships_compiles_fits_and_does_not_spill() -> None:
-    tables = compiled([job for kernel in KERNELS for job in jobs_of(kernel, CAPABILITIES)])
-    assert [line for table in tables.values() for line in report.misfits(table)] == []
-    assert differing(tables) == [], REMEDY
 
 
 @each_kernel
@@ -104,11 +81,23 @@ def test_every_file_of_the_catalogue_has_kernels_of_names_of_their_own() -> None
     assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
 
 
-def test_an_unknown_kernel_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--kernel", "paged_encode", "no kernel 'paged_encode': there are reshape_cache, "),
+        ("--arch", "abc", "'abc' is none of 80, 90, 100; give some of them, separated by commas"),
+        ("--arch", "80,95", "'95' is none of 80, 90, 100"),
+        ("--jobs", "-1", "'-1' must be a whole number from 1 on"),
+        ("--sweep", "all", "'all' must be a whole number from 1 on"),
+        ("--timeout", "0", "'0' must be a number above 0"),
+        ("--timeout", "soon", "'soon' must be a number above 0"),
+    ],
+)
+def test_a_wrong_value_is_told_what_it_may_be(option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["compile", "--kernel", "paged_encode"])
+        main(["compile", option, value])
     assert ended.value.code == 2
-    assert "no kernel 'paged_encode': there are" in capsys.readouterr().err
+    assert f"argument {option}: {words}" in capsys.readouterr().err
 
 
 @pytest.mark.full

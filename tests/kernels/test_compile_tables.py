@@ -11,11 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from mqlab_kernels import catalogue
 from mqlab_kernels.compile import report
 from mqlab_kernels.compile.resources import Resources, programs_per_multiprocessor, read_resources
 from mqlab_kernels.compile.source import fingerprint
-from mqlab_kernels.compile.survey import jobs_of
+from mqlab_kernels.compile.survey import alike, jobs_of
 from mqlab_kernels.compile.table import Table
+from mqlab_kernels.compile.worker import Job
 from mqlab_kernels.kernel import Case, Config, Kernel
 
 USAGE = """
@@ -185,6 +187,15 @@ def test_shipped_configs_are_compiled_first(kernel: Kernel) -> None:
     assert [(job.case, job.config, job.capability) for job in jobs[:4]] == [(0, 0, 90), (0, 1, 100), (1, 0, 90), (1, 1, 100)]
     assert len(jobs) == len(set(jobs)) == 8
     assert jobs_of(kernel, (90, 100)) == jobs[:4]
+
+
+def test_cases_that_only_launches_tell_apart_are_compiled_once() -> None:
+    """A head of 32 that is rotated whole, and one of 80 of which 32 are."""
+    rotary = catalogue.kernel("rotary")
+    whole, part = (next(i for i, case in enumerate(rotary.cases) if case.name.startswith(name)) for name in ("head 32, 32", "head 80, 32"))
+    jobs = [Job("rotary", case, config, sm) for case in (whole, part, part + 1) for config in (0, 1) for sm in (80, 90)]
+    groups = alike(jobs)
+    assert groups == [*([job, job._replace(case=part)] for job in jobs[:4]), *([job] for job in jobs[8:])]
 
 
 def test_a_table_is_read_back(kernel: Kernel, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def check_rows(rows: int, size: int, dtype: torch.dtype, spread: float, seed: in
     wanted, wanted_scales = quantise_rows_reference(x)
     torch.testing.assert_close(scales, wanted_scales, rtol=1e-6, atol=0)
     assert (whole.double() - x.double() / wanted_scales.double()[:, None]).abs().max() <= 0.5 + 1e-4
-    assert (whole != wanted).float().mean() < 0.05, "but for ties, which the last bit of a scale decides"
+    assert (whole != wanted).sum() <= 1 + whole.numel() // 20, "but for ties, which the last bit of a scale decides"
     assert whole.abs().amax(-1).eq(LIMIT).all(), "the range is used"
 
 

@@ -118,6 +118,14 @@ def test_the_kernel_draws_what_the_cpu_draws_at_any_size(vocab: int, seed: int, 
 
 
 @pytest.mark.full
+@settings(deadline=None, max_examples=40)
+@given(vocab=st.integers(1, 2000), seed=st.integers(0, 2**32), dtype=st.sampled_from([torch.bfloat16, torch.float16]))
+def test_the_kernel_draws_what_the_cpu_draws_of_half_precision_at_any_size(vocab: int, seed: int, dtype: torch.dtype) -> None:
+    batch = Batch.of(random_logits(8, vocab, seed=seed).to(dtype), seed)
+    check(batch, sample(*batch.arguments()), replace(batch, logits=batch.logits.float()).on_the_cpu())
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("vocab", [32_000, 128_256, 151_936, 262_144])
 def test_the_kernel_draws_what_the_cpu_draws_of_real_vocabularies(vocab: int) -> None:
     """Logits as bfloat16 heads give them, which are full of ties, and as float32 ones do."""
