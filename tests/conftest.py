@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -44,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the session a short runtime folder: the path of an ipc socket must stay under 107 bytes."""
     runtime = Path(tempfile.mkdtemp(prefix="mq-", dir="/tmp"))
     os.environ["MQLAB_RUNTIME"] = str(runtime)
-    if config.option.markexpr != "gpu":  # engines stay on the CPU, where the same is tested on every machine
+    if not re.search(r"(?<!not )\bgpu\b", config.option.markexpr):  # engines stay on the CPU, where the same is tested on every machine
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config.add_cleanup(lambda: shutil.rmtree(runtime, ignore_errors=True))
 

@@ -91,8 +91,8 @@ def told(run: Callable[[], R], output_json: str | None, notes: Iterable[str] = (
     tell(notes)
     check_output(output_json)
     result = run()
+    write_output(output_json, result.as_record())  # first: the reader of what is printed may be gone
     print(result)
-    write_output(output_json, result.as_record())
     return result
 
 

@@ -69,6 +69,13 @@ def test_norms_are_neutral() -> None:
     assert weights.read("q_proj.bias", 7).abs().max() < 0.2
 
 
+def test_they_are_put_together_where_they_are_wanted() -> None:
+    away = DummyWeights(torch.bfloat16, device=torch.device("meta"))
+    for name, shape in (("model.norm.weight", (7,)), ("model.layers.0.mlp.up_proj.weight", (1100, 1000))):
+        made = away.read(name, *shape)
+        assert (made.device.type, made.dtype, made.shape) == ("meta", torch.bfloat16, shape)
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_shapes_are_the_published_ones(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(shipped_config(name))

@@ -84,6 +84,7 @@ class _Rounds:
         self._until = until
         self._runs: dict[str, list[Run]] = {}
         self._skipped: list[Skip] = []
+        self._processes: list[ArmProcess] = []
 
     async def run(self) -> list[Row]:
         """Start all, run the rounds, end all."""
@@ -93,13 +94,15 @@ class _Rounds:
                     await self._take_turns(await self._started(stack))
             except TimeoutError:
                 self._skip("engines" if not self._runs else "rounds", "not done in the time that was left")
+            for process in self._processes:  # at once, for the stack waits for one after the other
+                process.dismiss()
         done = min(map(len, self._runs.values()), default=0)
         runs = {layout: own[:done] for layout, own in self._runs.items() if done}
         return [*_rates(self._group, runs), *self._skipped]
 
     async def _started(self, stack: AsyncExitStack) -> dict[str, ArmProcess]:
         gate = asyncio.Semaphore(self._group.starting)
-        started = await asyncio.gather(*(_started(stack, gate, self._group, layout) for layout in self._group.layouts))
+        started = await asyncio.gather(*(self._start(stack, gate, layout) for layout in self._group.layouts))
         self._skipped += [one for one in started if isinstance(one, Skip)]
         return {layout: one for layout, one in zip(self._group.layouts, started, strict=True) if isinstance(one, ArmProcess)}
 
@@ -108,28 +111,43 @@ class _Rounds:
         for number in range(1, self._group.rounds + 1):
             begin = time.monotonic()
             for layout in _turned(list(processes), number):
-                self._runs[layout].append(await processes[layout].run(self._group.work(number)))
+                if (run := await self._run(layout, processes[layout], number)) is None:
+                    del processes[layout], self._runs[layout]
+                else:
+                    self._runs[layout].append(run)
             taken = time.monotonic() - begin
             if number < self._group.rounds and time.monotonic() + taken > self._until:
                 self._skip(f"rounds {number + 1} to {self._group.rounds}", "no time was left")
                 break
-        for process in processes.values():
-            process.dismiss()
+
+    async def _run(self, layout: str, process: ArmProcess, number: int) -> Run | None:
+        """A round of one engine; None where it failed, which costs its own figure and no other."""
+        try:
+            return await process.run(self._group.work(number))
+        except MqlabError as error:
+            self._skip(layout, f"it failed in round {number}: {_told(error)}")
+            return None
+
+    async def _start(self, stack: AsyncExitStack, gate: asyncio.Semaphore, layout: str) -> ArmProcess | Skip:
+        """An engine, up and warm; or why it is not."""
+        async with gate:
+            process = await stack.enter_async_context(launched(self._group.arm(layout)))
+            self._processes.append(process)
+            try:
+                await process.ready()
+                await process.run(self._group.work(0))
+            except MqlabError as error:
+                return Skip("engines", f"{self._group.name}: {layout}", f"it did not start: {_told(error)}")
+            return process
 
     def _skip(self, what: str, why: str) -> None:
         self._skipped.append(Skip("engines", f"{self._group.name}, {what}", why))
 
 
-async def _started(stack: AsyncExitStack, gate: asyncio.Semaphore, group: Group, layout: str) -> ArmProcess | Skip:
-    """An engine, up and warm; or why it is not."""
-    async with gate:
-        process = await stack.enter_async_context(launched(group.arm(layout)))
-        try:
-            await process.ready()
-            await process.run(group.work(0))
-        except MqlabError as error:
-            return Skip("engines", f"{group.name}: {layout}", f"it did not start: {str(error).splitlines()[0]}")
-        return process
+def _told(error: Exception) -> str:
+    """What failed, and the last line of what its process said of it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ": ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
 
 def _turned(layouts: list[str], number: int) -> list[str]:

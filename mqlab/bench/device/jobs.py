@@ -89,9 +89,9 @@ def ceiling_jobs(kind: str, *, small: bool) -> Iterator[Job]:
     """What comes first."""
     copy = {"most_bytes": 1 << 22, "runs": 3} if small else {"most_bytes": 4 << 30, "runs": 15}
     product = {"size": 128, "runs": 3} if small else {"size": 8192, "runs": 15}
-    dtypes = ("bfloat16", "float16", "float32", "int8")
     yield Job("ceilings", "copy", 4.0, Spec(f"{_MEASURE}.ceilings:copying", {"kind": kind, **copy}))
-    yield Job("ceilings", "matmul", 3.0, Spec(f"{_MEASURE}.ceilings:multiplying", {"kind": kind, "dtypes": dtypes, **product}))
+    for dtype in ("bfloat16", "float16", "float32", "int8"):
+        yield Job("ceilings", f"matmul {dtype}", 1.0, Spec(f"{_MEASURE}.ceilings:multiplying", {"kind": kind, "dtype": dtype, **product}))
     yield Job("ceilings", "launch", 2.0, Spec(f"{_MEASURE}.ceilings:launching", {"kind": kind, "times": 20 if small else 500}))
 
 

@@ -9,10 +9,12 @@ without a GPU in Triton's interpreter: that shows that it works, and nothing els
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from mqlab.bars import progress_bar
@@ -23,7 +25,7 @@ from mqlab.bench.device.options import DeviceConfig
 from mqlab.bench.device.plan import TINY, plan
 from mqlab.bench.device.process import Jobs
 from mqlab.bench.device.result import DeviceResult
-from mqlab.bench.output import told
+from mqlab.bench.output import told, write_output
 from mqlab.errors import BenchError, ConfigError
 from mqlab.model.measure.rows import Facts, Row, Skip
 from mqlab.record.metadata import environment
@@ -49,21 +51,24 @@ def main(config: DeviceConfig) -> int:
 def device(config: DeviceConfig) -> DeviceResult:
     """Run the benchmark. Not from a thread that runs an event loop.
 
+    After each job what there is so far is written to ``output_json``: a machine that is lent for minutes may be gone before the last one.
+
     Raises:
         ConfigError: it asks for a GPU, or for sizes that only a GPU can do, and there is none. BenchError: the device cannot be looked at.
     """
     begin = time.monotonic()
-    with CpuWatch({}) as cpu, Jobs() as jobs, _tiny_model() as tiny:
+    with CpuWatch({"device": os.getpid()}) as cpu, Jobs() as jobs, _tiny_model() as tiny:
         facts = _look(jobs, config)
-        rows = _Budget(jobs, begin + 60 * config.max_minutes).run(plan(config, facts, tiny))
-    return DeviceResult(
-        facts=facts,
-        rows=tuple(rows),
-        workload=config.as_record(),
-        elapsed_s=time.monotonic() - begin,
-        cpu=cpu.report,
-        meta=environment(),
-    )
+        empty = DeviceResult(facts=facts, rows=(), workload=config.as_record(), meta=environment())
+
+        def so_far(rows: Sequence[Row]) -> DeviceResult:
+            return replace(empty, rows=tuple(rows), elapsed_s=time.monotonic() - begin)
+
+        def keep(rows: Sequence[Row]) -> None:
+            write_output(config.output_json, so_far(rows).as_record())
+
+        rows = _Budget(jobs, begin + 60 * config.max_minutes, keep).run(plan(config, facts, tiny))
+    return replace(so_far(rows), cpu=cpu.report)
 
 
 def _look(jobs: Jobs, config: DeviceConfig) -> Facts:
@@ -82,10 +87,12 @@ def _look(jobs: Jobs, config: DeviceConfig) -> Facts:
 
 @contextmanager
 def _tiny_model() -> Iterator[str]:
-    """A folder with the config of a model of two layers."""
-    with tempfile.TemporaryDirectory(prefix="mqlab-tiny-") as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
-        yield folder
+    """A folder with the config of a model of two layers; its name, by which it is cached with a tokenizer, is always the same."""
+    with tempfile.TemporaryDirectory(prefix="mqlab-") as parent:
+        folder = Path(parent, "tiny")
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+        yield str(folder)
 
 
 class _Budget:
@@ -93,11 +100,13 @@ class _Budget:
 
     Args:
         until: of the monotonic clock.
+        keep: is told all rows so far, after each item.
     """
 
-    def __init__(self, jobs: Jobs, until: float) -> None:
+    def __init__(self, jobs: Jobs, until: float, keep: Callable[[Sequence[Row]], object]) -> None:
         self._jobs = jobs
         self._until = until
+        self._keep = keep
 
     def run(self, items: Sequence[Job | Group | Skip]) -> list[Row]:
         """The rows of all that could be run, and what could not."""
@@ -106,6 +115,7 @@ class _Budget:
             for item in items:
                 bar.set_postfix_str(f"{item.part}: {item.name}")
                 rows += self._rows(item)
+                self._keep(rows)
                 bar.update()
         return rows
 
@@ -119,7 +129,10 @@ class _Budget:
 
     def _grouped(self, group: Group, left: float) -> list[Row]:
         self._jobs.rest()  # the engines have the device to themselves
-        return rates(group, min(group.limit_s, left))
+        try:
+            return rates(group, min(group.limit_s, left))
+        except Exception as error:  # minutes of other figures must not go with it
+            return [Skip(group.part, group.name, f"it failed: {type(error).__name__}: {error}")]
 
     def _job(self, job: Job, left: float) -> list[Row]:
         answer = self._jobs.run(job.call, min(job.limit_s, max(left, _LEAST_S)))

@@ -32,18 +32,14 @@ def copying(*, kind: DeviceName, most_bytes: int, runs: int) -> list[Ceiling]:
     return [Ceiling(COPY, moved / time.median / 1e3, "GB/s", time, what)]
 
 
-def multiplying(*, kind: DeviceName, size: int, dtypes: tuple[str, ...], runs: int) -> list[Ceiling]:
-    """TFLOP/s of the product of two square matrices, by dtype."""
-    place = Place(kind)
-    device = place.open()
-    return [_product(device, size, dtype, runs) for dtype in dtypes]
-
-
-def _product(device: torch.device, size: int, dtype: str, runs: int) -> Ceiling:
+def multiplying(*, kind: DeviceName, size: int, dtype: str, runs: int) -> list[Ceiling]:
+    """TFLOP/s of the product of two square matrices of a dtype."""
+    device = Place(kind).open()
     call = _int8_product(device, size) if dtype == "int8" else _float_product(device, size, getattr(torch, dtype))
     time = timer_for(device).time(call, runs)
     unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
-    return Ceiling(matmul(dtype), 2 * size**3 / time.median / 1e6, unit, time, f"product of two matrices of {size} x {size}, by torch")
+    what = f"product of two matrices of {size} x {size}, by torch"
+    return [Ceiling(matmul(dtype), 2 * size**3 / time.median / 1e6, unit, time, what)]
 
 
 def _float_product(device: torch.device, size: int, dtype: torch.dtype) -> Callable[[], object]:

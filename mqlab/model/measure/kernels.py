@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -67,6 +70,8 @@ def sweep(*, kind: DeviceName, kernel: str, case: str, dtype: str, sizes: Mappin
     shipped = _shipped(module, use)
     found = {_words(shipped): timer.time(use.run, runs)}
     failed, left = [], [config for config in module.SWEEP if config != shipped]
+    if kind == "cuda":
+        _compile_at_once(module, use, left)
     until = time.monotonic() + seconds
     while left and time.monotonic() < until:
         config = left.pop(0)
@@ -107,6 +112,34 @@ def _choosing(module: ModuleType, choose: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         module.choose = own  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _compile_at_once(module: ModuleType, use: Use, configs: Sequence[Any]) -> None:
+    """On all processors, for one after the other takes longer than to time them all; what cannot be compiled says so when it is tried."""
+    from triton import AsyncCompileMode
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool, AsyncCompileMode(pool, ignore_errors=True), ExitStack() as stack:
+        for kernel in module.KERNELS:
+            stack.enter_context(_not_launched(kernel.function))
+        for config in configs:
+            with _choosing(module, lambda _, *__, config=config: config):
+                use.run()
+
+
+@contextmanager
+def _not_launched(function: Any) -> Iterator[None]:
+    """Let calls of a Triton kernel only compile it."""
+    run = function.run
+    function.run = partial(_compiled, run)
+    try:
+        yield
+    finally:
+        del function.run
+
+
+def _compiled(run: Callable[..., object], *args: Any, warmup: bool, **kwargs: Any) -> None:
+    del warmup
+    run(*args, warmup=True, **kwargs)
 
 
 def _tried(measure: Callable[[], Spread]) -> Spread | str:

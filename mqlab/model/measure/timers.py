@@ -14,6 +14,8 @@ from mqlab.model.measure.rows import Spread
 _WARM_UP = 3
 _FLUSH_SHARE = 8
 _FLUSH_BYTES = 1 << 30
+_RISING = 100
+"""Reads of the buffer, some 30 ms, before anything is timed: while a kernel was compiled the clocks of a GPU may have fallen."""
 
 
 class Timer(Protocol):
@@ -45,8 +47,9 @@ class CudaTimer:
         """See Timer. The first runs, which compile, are not counted."""
         for _ in range(_WARM_UP):
             call()
+        for _ in range(_RISING):
+            self._buffer.sum()
         pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
-        torch.cuda.synchronize()
         for begin, end in pairs:
             self._buffer.sum()
             begin.record()
