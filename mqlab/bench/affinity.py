@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqlab.errors import ConfigError
+from mqlab.wire.process import RANK
 
 
 def parse_cores(text: str) -> tuple[set[int], set[int]]:
@@ -32,7 +33,7 @@ def parse_cores(text: str) -> tuple[set[int], set[int]]:
 def pin(cores: str | None, pids: Mapping[str, int]) -> None:
     """Hold the processes ``front`` and ``engine``, with all their threads, to their CPUs; None leaves them free.
 
-    Any other process does a part of the front's work, and shares its CPUs.
+    Ranks that share the model have the engine's CPUs. Any other process does a part of the front's work, and shares its CPUs.
 
     Raises:
         ConfigError: as ``parse_cores``; or both are one process and shall have different CPUs.
@@ -43,7 +44,7 @@ def pin(cores: str | None, pids: Mapping[str, int]) -> None:
     if pids["front"] == pids["engine"] and front != engine:
         raise ConfigError(f"--cores={cores!r}: front and engine are one process in this layout; give both the same CPUs")
     for role, pid in pids.items():
-        cpus = engine if role == "engine" else front
+        cpus = engine if role == "engine" or role.startswith(RANK) else front
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cpus)
 

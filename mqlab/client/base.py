@@ -29,6 +29,7 @@ from mqlab.engine.available import check_loaded
 from mqlab.errors import CallTimeout, ClientClosedError, EngineDeadError, MqlabError, Overloaded
 from mqlab.types import Abort, Call, Command, Dead, Delta, EngineStats, Event, Health, Model, ModelInfo, Reply, Request, Shape, Step
 from mqlab.wire.liveness import judge
+from mqlab.wire.ranks import with_ranks
 from mqlab.wire.statspage import StatsPage
 
 
@@ -200,8 +201,9 @@ class BaseClient(Control):
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by role, of everything that serves a request: ``front``, ``engine``, helpers; one process may have several roles."""
-        return {"front": os.getpid(), "engine": self.info.pid, **self.processes}
+        """Process ids by role, of everything that serves a request: ``front``, ``engine``, helpers, and ``rank-1``, ``rank-2``, … where
+        several processes share the model; one process may have several roles."""
+        return with_ranks({"front": os.getpid(), "engine": self.info.pid, **self.processes})
 
     @property
     def run_folder(self) -> Path | None:

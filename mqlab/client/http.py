@@ -25,6 +25,7 @@ from mqlab.errors import EngineStartError
 from mqlab.types import Command, Event, Health, ModelInfo, Shape
 from mqlab.wire.native import SOCKET, FrontInfo
 from mqlab.wire.process import StopWatch, log_tails
+from mqlab.wire.ranks import with_ranks
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.sockets import SocketSet
 from mqlab.wire.spec import Spec
@@ -57,7 +58,7 @@ class FrontSide(BaseClient):
     @property
     def pids(self) -> dict[str, int]:
         """See BaseClient.pids: as the front tells them."""
-        return dict(self.front.pids) if self.front is not None else {}
+        return with_ranks(self.front.pids) if self.front is not None else {}
 
     def _take_info(self, info: ModelInfo) -> None:
         super()._take_info(info)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mqlab.lab.readings import Reading
 from mqlab.types import EngineStats, Shape
+from mqlab.wire.process import RANK
+
+_RANK_PID = re.compile(rf"process\.({RANK}.+)\.pid$")
 
 STEP_PARTS = ("schedule", "launch", "device", "sample", "output")
 
@@ -167,12 +171,22 @@ class _Span:
         return max((page.get(name, 0) for page in self.now.values()), default=0)
 
     def seen(self, role: str) -> tuple[float, int] | None:
-        """CPUs and memory of a role's process, from the observer that looks at it: of several, the one that looked last."""
-        pages = [(writer, page) for writer, page in self._pages("observer") if f"process.{role}.cpu_ns" in page]
-        if not pages:
+        """CPUs and memory of a role's process, from the observer that looks at it."""
+        if (found := self._observer_of(role)) is None:
             return None
-        writer, page = max(pages, key=lambda item: self._growth(*item, "probe.process.events"))
+        writer, page = found
         return self._growth(writer, page, f"process.{role}.cpu_ns") / 1e9 / self.seconds, page[f"process.{role}.rss_bytes"]
+
+    def ranks(self) -> dict[str, int]:
+        """The processes that share the engine's model, which write nothing themselves: their pids by role, from whoever looks at them."""
+        names = {found[1] for _, page in self._pages("observer") for name in page if (found := _RANK_PID.match(name))}
+        seen = {role: self._observer_of(role) for role in sorted(names)}
+        return {role: pid for role, found in seen.items() if found and (pid := found[1].get(f"process.{role}.pid"))}
+
+    def _observer_of(self, role: str) -> tuple[str, Mapping[str, int]] | None:
+        """The page of whoever looks at a role's process: of several, the one that looked last."""
+        pages = [(writer, page) for writer, page in self._pages("observer") if f"process.{role}.cpu_ns" in page]
+        return max(pages, key=lambda item: self._growth(*item, "probe.process.events")) if pages else None
 
     def mean(self, nanoseconds: str, counted: str) -> Mean:
         return Mean(_ratio(self.grown(nanoseconds), self.grown(counted)), _ratio(self.total(nanoseconds), self.total(counted)))
@@ -258,6 +272,8 @@ def _processes(span: _Span, shape: Shape) -> Iterator[ProcessMeter]:
     for pid, names in roles.items():
         seen = next((figures for name in names if (figures := span.seen(name))), (None, None))
         yield ProcessMeter(tuple(names), pid, *seen)
+    for role, pid in span.ranks().items():
+        yield ProcessMeter((role,), pid, *(span.seen(role) or (None, None)))
 
 
 def _place(role: str, order: list[str]) -> int:

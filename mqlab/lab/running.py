@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 
 from mqlab.lab.session import Session
-from mqlab.probes.running import table
+from mqlab.probes.running import ranks_table, table
 from mqlab.wire.registry import Registry
 
 
@@ -17,11 +17,14 @@ class Running:
     Attributes:
         sessions: one line each, by name.
         others: registry entries that are not sessions of this kernel.
+        ranks: a table of the processes that share a model; empty where every model has one.
     """
 
     def __init__(self, sessions: Mapping[str, Session]) -> None:
         self.sessions = {name: f"{session!r}, up {session.age_s:.0f} s" for name, session in sessions.items()}
-        self.others = [entry for entry in Registry().entries() if entry.owner_pid != os.getpid()]
+        entries = Registry().entries()
+        self.others = [entry for entry in entries if entry.owner_pid != os.getpid()]
+        self.ranks = ranks_table(entries)
 
     def __repr__(self) -> str:
         lines = [f"{name:<10} {line}" for name, line in self.sessions.items()]
@@ -29,6 +32,8 @@ class Running:
             lines = ["no session in this kernel; %mqlab serve MODEL starts one"]
         if self.others:
             lines += ["", "also running, to attach to or to stop by pid:", table(self.others)]
+        if self.ranks:
+            lines += ["", "processes that share a model:", self.ranks]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

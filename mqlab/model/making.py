@@ -40,6 +40,10 @@ class Group(Protocol):
         """The smallest of the ranks' counts."""
         ...
 
+    def close(self) -> None:
+        """Take part no more, for this rank cannot go on: those who wait for it fail."""
+        ...
+
 
 @dataclass(frozen=True)
 class Alone:
@@ -63,6 +67,9 @@ class Alone:
     def least(self, count: int) -> int:
         """``count``."""
         return count
+
+    def close(self) -> None:
+        """Nobody waits."""
 
 
 ALONE = Alone()

@@ -6,7 +6,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from mqlab.errors import ConfigError
 from mqlab.probes.recording import Recording
 from mqlab.record.trace import Trace
 from mqlab.wire.native import LAUNCHER, FrontInfo
+from mqlab.wire.process import RANK
+from mqlab.wire.ranks import with_ranks
 from mqlab.wire.registry import Entry, Registry
 
 _ASK_TIMEOUT_S = 1.0
@@ -50,13 +52,13 @@ def only(entries: Sequence[Entry]) -> Entry:
 
 
 def pids(entry: Entry) -> dict[str, int]:
-    """The engine's processes by role, as FrontInfo has them. A front that hangs is not waited for.
+    """The engine's processes by role, as FrontInfo has them, and its ranks. A front that hangs is not waited for.
 
     Raises:
         ConfigError: it has just ended.
     """
     try:
-        return _recorded(entry) or _told(entry) or _guessed(entry)
+        return with_ranks(_recorded(entry) or _told(entry) or _guessed(entry))
     except psutil.NoSuchProcess:
         raise ConfigError(f"engine {entry.model!r} (pid {entry.pid}) has just ended") from None
 
@@ -91,7 +93,22 @@ def metrics_of(entry: Entry) -> str:
 
 def table(entries: Sequence[Entry]) -> str:
     """One line each: pid, age, model, layout, how it is reached, who started it."""
-    rows = [("PID", "UP", "MODEL", "TOPOLOGY", "URL", "STARTED BY"), *map(_row, entries)]
+    return _aligned([("PID", "UP", "MODEL", "TOPOLOGY", "URL", "STARTED BY"), *map(_row, entries)])
+
+
+def ranks_table(entries: Sequence[Entry]) -> str:
+    """The processes that share a model, one line each, of all engines that have several: pid, role, CPU time, memory; empty where none
+    has."""
+    rows = [row for entry in entries for row in _ranks_of(entry)]
+    return _aligned([("PID", "ROLE", "CPU TIME", "MEMORY", "MODEL"), *rows]) if rows else ""
+
+
+def listing(entries: Sequence[Entry]) -> str:
+    """Both tables, the second one where there is one."""
+    return "\n\n".join(filter(None, (table(entries), ranks_table(entries))))
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 
@@ -104,6 +121,25 @@ def _row(entry: Entry) -> tuple[str, ...]:
     owner = "itself" if entry.owner_pid == entry.pid else f"pid {entry.owner_pid}"
     up = str(timedelta(seconds=round(entry.age_s)))
     return str(entry.pid), up, entry.model, entry.topology, entry.url or "-", owner
+
+
+def _ranks_of(entry: Entry) -> list[tuple[str, ...]]:
+    try:
+        found = pids(entry)
+    except ConfigError:
+        return []
+    ranks = {role: pid for role, pid in found.items() if role.startswith(RANK)}
+    those = {"engine": found["engine"], **ranks} if ranks else {}
+    return [row for role, pid in those.items() if (row := _used(role, pid, entry.model))]
+
+
+def _used(role: str, pid: int, model: str) -> tuple[str, ...]:
+    """A line of a process; nothing where it is gone."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return str(pid), role, f"{times.user + times.system:.1f} s", f"{process.memory_info().rss / 2**20:.0f} MiB", model
+    return ()
 
 
 def _recorded(entry: Entry) -> dict[str, int]:

@@ -19,6 +19,7 @@ from mqlab.topologies.v1 import PRESETS, RANK, Options, V1Client
 from mqlab.topologies.v1_seats import OWN, Join, Leave, Seat
 from mqlab.types import Command, Delta, ModelInfo, Request
 from mqlab.wire.native import LAUNCHER
+from mqlab.wire.ranks import with_ranks
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.siblings import Siblings
 from mqlab.wire.sockets import SocketSet, async_sockets
@@ -69,7 +70,7 @@ class OwnerClient(V1Client):
     @property
     def pids(self) -> dict[str, int]:
         """See BaseClient.pids."""
-        return {LAUNCHER: os.getpid(), "engine": self.info.pid, **self.processes, **self.fronts}
+        return with_ranks({LAUNCHER: os.getpid(), "engine": self.info.pid, **self.processes, **self.fronts})
 
     def _taken(self) -> tuple[RunDir, SocketSet[Any]]:
         assert self._hold is not None and self._hold.sockets is not None, "started clients only"

@@ -38,14 +38,20 @@ def leave_with_parent(life_fd: int, parent_pid: int, run_dir: Path) -> None:
     """
     threading.Thread(target=_wait_for_end, args=(life_fd, run_dir), name="mqlab-parent", daemon=True).start()
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.CDLL(None)
         # The handler is libc's alarm itself, called with the signal's number, which is 1: in one second SIGALRM ends the process
         # unless the thread above, which also removes the folder, was faster. Not SIGTERM: that is the parent's way to ask for a stop.
         libc.signal(signal.SIGHUP, libc.alarm)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+        end_with_launcher(signal.SIGHUP)
     allow_tracing()
     if os.getppid() != parent_pid:
         _leave(run_dir)
+
+
+def end_with_launcher(number: signal.Signals) -> None:
+    """Be sent a signal when the process that launched this one is gone, by whatever end. Linux; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 class StopOnSigterm:

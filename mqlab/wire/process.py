@@ -19,6 +19,9 @@ from mqlab.wire.spec import Spec
 ENGINE = "engine"
 """Role of the process that owns the core."""
 
+RANK = "rank-"
+"""How the role of a process begins that holds a share of the engine's model; its number follows."""
+
 _TAIL_BYTES = 4096
 _LESS_MEMORY = "lower --kv-cache-gb, or serve a smaller model"
 
@@ -69,7 +72,7 @@ class Child:
         if code is None:
             return f"{name} is running"
         if code == -signal.SIGKILL:
-            remedy = f": {_LESS_MEMORY}" if self.role == ENGINE else ""
+            remedy = f": {_LESS_MEMORY}" if self.role == ENGINE or self.role.startswith(RANK) else ""
             return f"{name} was killed by SIGKILL; where nobody did that, memory ran out{remedy}"
         if code < 0:
             return f"{name} was killed by {signal.Signals(-code).name}"

@@ -122,6 +122,18 @@ def test_of_two_observers_the_one_that_still_looks_is_believed() -> None:
     assert measure(reading(0, before), reading(1, now), PIPE).processes == (ProcessMeter(("front",), 7, 1.0, 5),)
 
 
+def test_ranks_of_a_model_are_those_that_the_last_observer_sees() -> None:
+    def page(looks: int, pid: int, cpu_ns: int) -> dict[str, int]:
+        return {"probe.process.events": looks, "process.rank-1.pid": pid, "process.rank-1.cpu_ns": cpu_ns, "process.rank-1.rss_bytes": 5}
+
+    def seen(pid: int) -> tuple[ProcessMeter, ...]:
+        before, now = ({"front-7": {}, "observer-1": page(9, 99, 8), "observer-2": page(looks, pid, looks * SECOND)} for looks in (1, 2))
+        return measure(reading(0, before), reading(1, now), PIPE).processes
+
+    assert seen(8) == (ProcessMeter(("front",), 7, None, None), ProcessMeter(("rank-1",), 8, 1.0, 5))
+    assert seen(0) == (ProcessMeter(("front",), 7, None, None),), "it is gone"
+
+
 def test_probes_report_what_they_cost_together() -> None:
     def pages(ns: int) -> dict[str, dict[str, int]]:
         front = {"probe.loop.ns": ns, "probe.loop.dropped": 1, "probe.socket.input.sent.ns": ns}

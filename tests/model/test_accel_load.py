@@ -219,6 +219,16 @@ def test_which_runner_is_built(make_model: MakeModel, tmp_path: Path) -> None:
         runner.close()
 
 
+def test_a_device_that_is_full_before_its_cache(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+    make_model("Llama")
+    monkeypatch.setattr("mqlab.model.accel.load.StepBuffers", full)
+    with pytest.raises(ConfigError, match=r"left for the largest step \(CUDA out of memory\.\); lower"):
+        build(EngineConfig(model=str(tmp_path), num_kv_blocks=20, num_threads=1, attention_backend="torch"))
+
+
 @pytest.mark.parametrize("fields", [{"quantization": "w8a8"}, {"dtype": "bfloat16"}, {"load_format": "dummy", "dtype": "float16"}])
 def test_other_types_give_answers(fields: dict[str, Any], make_model: MakeModel, tmp_path: Path) -> None:
     make_model("Qwen3")

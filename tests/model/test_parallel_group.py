@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from ranked import ranked
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
+from mqlab.contract.rig import SEEN_S
 from mqlab.model.making import Group
 from mqlab.model.parallel.draws import shared_draws
-from mqlab.model.parallel.group import PeerLost
+from mqlab.model.parallel.group import PeerLost, TorchGroup
 from mqlab.model.sampler import Sampled
 from mqlab.plan import Chunk
 from mqlab.types import SamplingParams
@@ -48,6 +52,37 @@ def test_a_rank_that_leaves_is_missed() -> None:
 
     stayed, left = ranked(2, part)
     assert left == "left" and "a collective of torch.distributed failed" in stayed
+
+
+def test_a_rank_that_closes_its_group_is_missed_though_it_lives_on() -> None:
+    others_know = threading.Barrier(3)
+
+    def part(group: Group) -> str:
+        group.least(0)  # all are there
+        try:
+            if group.rank == 1:
+                group.close()
+            return str(group.least(0))
+        except PeerLost as error:
+            return str(error)
+        finally:
+            group.close()
+            others_know.wait(SEEN_S)  # and only then do threads end, and drop what they hold
+
+    first, left, last = ranked(3, part)
+    assert left == "this rank has left the others"
+    assert all("a collective of torch.distributed failed" in one for one in (first, last))
+
+
+def test_after_an_abort_no_collective_is_begun() -> None:
+    group = TorchGroup(HashStore(), 0, 1)
+    assert group.least(3) == 3
+    group.abort()
+    for use in (group.all_reduce, group.share, lambda x: group.all_gather(x, (1,)), lambda x: group.least(0)):
+        with pytest.raises(PeerLost, match="another rank is gone"):
+            use(torch.ones(1, 1))
+    group.close()
+    group.close()
 
 
 def test_rank_0_draws_for_all() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mqlab.errors import ConfigError, RankDied
+from mqlab.model.parallel import workers
 from mqlab.model.parallel.group import PeerLost
 from mqlab.model.parallel.messages import Answer, Close, Done, Line, Order, Refused, Rest, Resume, Run
 from mqlab.model.parallel.peers import Peer
@@ -82,7 +83,8 @@ class Two:
 
 
 @pytest.fixture
-def two() -> Iterator[Two]:
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+    monkeypatch.setattr(workers, "_REMOTE_GRACE_S", 0.05)  # the rank that the test plays is not waited for
     two = Two()
     yield two
     two.close()
@@ -131,6 +133,9 @@ def test_what_fails_on_rank_0_alone_is_its_own(two: Two) -> None:
     two.own.on_wait = fail(RuntimeError("weights are broken"))
     with pytest.raises(RuntimeError, match="weights are broken"):
         two.runner.launch(PLAN).wait()
+    assert isinstance(two.heard(2)[1], Close) and two.group.closed, "the other one waits for its tokens"
+    with pytest.raises(RankDied, match="rank 0 of the model failed: RuntimeError: weights are broken"):
+        two.runner.rest()
 
 
 def test_all_rest_and_wake(two: Two) -> None:
@@ -151,6 +156,22 @@ def test_when_one_cannot_wake_all_go_on_resting(where: str, two: Two) -> None:
     two.own.on_resume = lambda: None
     two.line.send(Done())
     two.runner.resume()
+
+
+@pytest.mark.parametrize("error", [ConfigError("no room for graphs"), RuntimeError("no compiler")])
+def test_when_rank_0_fails_in_the_midst_of_what_all_do_it_waits_for_nobody(error: Exception, two: Two) -> None:
+    """The other rank has not answered, and never will: it waits for this one."""
+
+    def fail_midway() -> None:
+        two.group.closed = isinstance(error, ConfigError)
+        raise error
+
+    two.own.on_resume = fail_midway
+    with pytest.raises(type(error), match=str(error)):
+        two.runner.resume()
+    assert two.heard(2) == [Resume(), Close()] and two.group.closed
+    with pytest.raises(RankDied, match=f"rank 0 of the model failed: {type(error).__name__}: {error}"):
+        two.runner.check()
 
 
 def test_close_tells_all(two: Two) -> None:

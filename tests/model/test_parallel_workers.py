@@ -16,7 +16,7 @@ from mqlab.contract.rig import SEEN_S, Stopwatch
 from mqlab.contract.waiting import until_sync
 from mqlab.errors import ConfigError, ModelError, RankDied
 from mqlab.model.parallel import ranks, workers
-from mqlab.model.parallel.messages import Answer, Build, Close, Done, Failed, Hello, Line, Order, Refused, Rest, Resume, Run, bare
+from mqlab.model.parallel.messages import Answer, Build, Close, Closed, Done, Failed, Hello, Line, Order, Refused, Rest, Resume, Run, bare
 from mqlab.model.parallel.peers import Peer
 from mqlab.model.parallel.workers import Workers
 from mqlab.plan import Chunk, Plan, Scored
@@ -34,6 +34,12 @@ class Others:
     workers: Workers
     lines: list[Line]
     threads: list[threading.Thread] = field(default_factory=list)
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks that the test plays are not waited for."""
+    monkeypatch.setattr(workers, "_REMOTE_GRACE_S", 0.05)
 
 
 @pytest.fixture
@@ -92,6 +98,65 @@ def test_a_lost_peer_alone_is_told_as_well(others: Others, monkeypatch: pytest.M
     monkeypatch.setattr(workers, "SETTLE_S", 0.1)
     others.lines[0].send(Failed("PeerLost: connection reset", "", lost=True))
     assert "PeerLost" in str(others.workers.cause_of(RuntimeError("reset")))
+
+
+def test_what_a_rank_refuses_once_all_have_begun_is_raised_as_it_is(others: Others) -> None:
+    others.lines[0].send(Failed("PeerLost: connection reset", "", lost=True))
+    others.lines[1].send(Failed("ModelError: no tensor", "Traceback: here", refused=Refused("model", "no tensor")))
+    told = others.workers.cause_of(RuntimeError("connection reset"))
+    assert type(told) is ModelError and str(told) == "no tensor" and not hasattr(told, "__notes__")
+    with pytest.raises(ModelError, match="no tensor"):
+        others.workers.hear()
+
+
+def test_who_is_gone_already_is_told_to_whoever_asks_late(others: Others) -> None:
+    others.lines[0].close()
+    with pytest.raises(RankDied):
+        others.workers.hear()
+    called = threading.Event()
+    others.workers.on_death(called.set)
+    assert called.is_set()
+
+
+def test_rank_0_itself_may_be_what_failed(others: Others) -> None:
+    others.workers.give_up("rank 0 of the model failed: no room")
+    for line in others.lines:
+        assert line.receive() == Close()
+    with pytest.raises(RankDied, match="no room"):
+        others.workers.check()
+
+
+def test_what_is_not_understood_is_the_end_of_its_rank(others: Others) -> None:
+    with pytest.raises(RankDied, match="rank-1 process failed: it said what is not understood"):
+        others.lines[0].send(Rest())
+        others.workers.hear()
+
+
+@pytest.mark.parametrize("said", [[], [Done(), Refused("config", "no room")]])
+def test_a_rank_that_frees_its_model_is_heard_to_the_end(said: list[Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torchrun's serve one model after the other, and what one has said of the last would be taken for what it says of the next."""
+    monkeypatch.setattr(workers, "_REMOTE_GRACE_S", 60.0)
+    here, there = (Line(end, kind) for end, kind in zip(socket.socketpair(), (Answer, Order), strict=True))
+    for _ in range(2):
+        held = Workers(lambda: [Peer(1, here)])
+        there.send(Done())
+        held.ask(Resume())
+        closing = threading.Thread(target=held.close)
+        closing.start()
+        assert (there.receive(), there.receive()) == (Resume(), Close())
+        for answer in (*said, Closed()):
+            there.send(answer)
+        closing.join()
+        assert not here.closed
+    for line in (here, there):
+        line.close()
+
+
+def test_a_rank_that_does_not_free_its_model_loses_its_line() -> None:
+    here, there = (Line(end, kind) for end, kind in zip(socket.socketpair(), (Answer, Order), strict=True))
+    Workers(lambda: [Peer(1, here)]).close()
+    assert here.closed and (there.receive(), there.receive()) == (Close(), None)
+    there.close()
 
 
 def test_somebody_who_is_called_when_one_is_gone(others: Others) -> None:

@@ -12,6 +12,7 @@ from mqlab.contract.themes import THEMES
 WITH_HELPERS = {
     start.check_start_returns_when_healthy,
     start.check_build_failure_says_why,
+    start.check_refusal_is_raised_as_it_is,
     start.check_killed_while_loading,
     start.check_helper_killed_while_loading,
     start.check_close_during_start,
@@ -49,6 +50,7 @@ WITH_HELPERS = {
 
 ON_THEIR_OWN_SOCKETS = {
     start.check_build_failure_says_why,
+    start.check_refusal_is_raised_as_it_is,
     requests.check_refused_and_failed_requests_are_alone,
     requests.check_a_burst_leaves_readers_their_turns,
     abort.check_abort_by_id,
@@ -73,6 +75,7 @@ ON_THEIR_OWN_SOCKETS = {
 IN_A_THREAD = {
     start.check_start_returns_when_healthy,
     start.check_build_failure_says_why,
+    start.check_refusal_is_raised_as_it_is,
     start.check_close_during_start,
     requests.check_ten_thousand_requests,
     requests.check_tokens_come_as_they_are_made,

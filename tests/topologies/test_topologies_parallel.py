@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from engines import Answer, difference, whole
-from failing_rank import SAID
+from failing_rank import SAID, capture_as_a_gpu, starve_after_a_rest
 from small_model import write_small_model
 
 from mqlab.client.base import BaseClient
@@ -21,7 +21,7 @@ from mqlab.config import EngineConfig, Timing
 from mqlab.contract.processes import ended, gone
 from mqlab.contract.rig import CLOSE_S, FAST, SEEN_S, Stopwatch, assert_nothing_new, begin, held, outcome, pass_time, read
 from mqlab.contract.waiting import until
-from mqlab.errors import ConfigError, EngineDeadError, EngineStartError
+from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, ModelError, MqlabError
 from mqlab.front.frontend import Frontend
 from mqlab.model.parallel import ranks
 from mqlab.topologies import TOPOLOGIES, make_client
@@ -180,7 +180,7 @@ async def test_more_ranks_than_heads_of_keys(tmp_path: Path, model_folder: Path)
 
 async def test_ranks_that_do_not_suit_are_refused_before_anything_starts(model: Path) -> None:
     before = held()
-    with pytest.raises(EngineStartError, match="--tensor-parallel-size=4 does not suit LlamaForCausalLM, which has 3 query and 3 KV heads"):
+    with pytest.raises(ConfigError, match="--tensor-parallel-size=4 does not suit LlamaForCausalLM, which has 3 query and 3 KV heads"):
         async with client_of(model, "inproc", ranks=4):
             pass
     assert_nothing_new(before)
@@ -201,6 +201,37 @@ async def test_a_rank_that_fails_at_start_is_told_with_its_own_traceback(model: 
             pass
     assert watch.seconds < SEEN_S and "in run_rank" in caught.value.log_tail
     assert_nothing_new(before)
+
+
+@pytest.mark.full
+async def test_what_another_rank_refuses_is_told_as_if_the_first_had(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "ENTRY", "failing_rank:refusing_rank")
+    before, client = held(), client_of(model, "inproc")
+    error = await outcome(client.start(), timeout=120)
+    assert type(error) is ModelError and str(error) == SAID and not getattr(error, "__notes__", [])
+    del error  # whose frames hold what was half made
+    await client.close()
+    assert_nothing_new(before)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("starved", [0, 1])
+async def test_a_rank_that_alone_cannot_wake_up_ends_the_engine_and_says_why(
+    starved: int, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one waits for it in a collective, then and for ever."""
+    monkeypatch.setattr(ranks, "ENTRY", f"failing_rank:{'starved' if starved else 'capturing'}_rank")
+    capture_as_a_gpu(monkeypatch.setattr)
+    if not starved:
+        starve_after_a_rest(monkeypatch.setattr)
+    async with client_of(model, "inproc", **ON_DEVICE, max_num_seqs=4) as client:
+        worker = worker_of(client)
+        await client.sleep(1)
+        error = await outcome(client.wake_up(), timeout=4 * SEEN_S)
+        assert isinstance(error, MqlabError) and SAID in str(error) and "too little memory left to capture graphs" in str(error)
+        await _seen_dead(client)
+        assert SAID in (await client.check()).detail
+        await until(lambda: ended(worker), timeout=SEEN_S)
 
 
 @pytest.mark.full

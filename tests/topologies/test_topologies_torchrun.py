@@ -10,14 +10,19 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from safetensors.numpy import load_file, save_file
 from serving import LINE, Process, running
 from small_model import write_small_model
 
+from mqlab import cli
 from mqlab.config import EngineConfig, Settings, Torchrun, check_ranks
 from mqlab.contract.processes import gone
 from mqlab.contract.waiting import until_sync
-from mqlab.errors import ConfigError
+from mqlab.errors import CallError, ConfigError
+from mqlab.lab.session import Session
 from mqlab.model.parallel.torchrun import remote_ranks
+from mqlab.probes.running import find, pids
+from mqlab.record.capture import Capture
 
 RANKS = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 ENVIRONMENT = {**RANKS, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -26,7 +31,7 @@ PROMPT = {"model": "three-heads", "prompt": [5, 6, 7], "max_tokens": 8, "tempera
 
 
 def test_what_torchrun_tells_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*ENVIRONMENT, "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"):
+    for name in (*ENVIRONMENT, "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     assert Settings.read().torchrun is None
     for name, value in ENVIRONMENT.items():
@@ -35,7 +40,8 @@ def test_what_torchrun_tells_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.read().torchrun == Torchrun(**place, hosts_store=True)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    assert Settings.read().torchrun == Torchrun(**place, attempt=2)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert Settings.read().torchrun == Torchrun(**place, attempt=2, launched=True)
 
 
 @pytest.mark.parametrize(("name", "value", "said"), NONSENSE)
@@ -107,3 +113,53 @@ def test_too_many_processes_are_told(tmp_path: Path, model_folder: Path) -> None
         assert process.popen.wait(60) != 0
         assert "mqlab: --tensor-parallel-size=3 must be 2, the number of processes of torchrun" in process.text()
         assert LINE.search(process.text()) is None
+
+
+@pytest.mark.full
+def test_whoever_looks_from_outside_sees_the_other_rank(tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_small_model(tmp_path / "three-heads", model_folder, kv_heads=3)
+    with torchrun(model, 2, tmp_path) as process:
+        process.wait_ready(100)
+        server, worker = ranks_of(process.popen.pid)
+        assert pids(find(str(server.pid)))["rank-1"] == worker.pid
+        assert cli.main(["profile", str(server.pid), "--seconds", "1", "--folder", str(tmp_path / "capture"), "--idle"]) == 0
+        assert Capture.load(tmp_path / "capture").part("rank-1").pid == worker.pid
+        server.terminate()
+        assert process.popen.wait(30) == 0
+
+
+@pytest.mark.full
+def test_a_launcher_that_is_killed_takes_all_with_it(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    monkeypatch.setenv("MQLAB_RUNTIME", str(runtime))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of torchrun itself
+    model = write_small_model(tmp_path / "three-heads", model_folder, kv_heads=3)
+    with torchrun(model, 2, tmp_path) as process:
+        process.wait_ready(100)
+        server, worker = ranks_of(process.popen.pid)
+        assert any(runtime.iterdir())
+        process.popen.kill()
+        until_sync(lambda: all(map(gone, (server.pid, worker.pid, process.engine_pid))), timeout=30)
+        until_sync(lambda: not any(runtime.iterdir()))
+
+
+@pytest.mark.full
+def test_an_engine_outlives_a_load_that_its_ranks_refuse(tmp_path: Path, model_folder: Path) -> None:
+    """They leave what they do together, and wait for the next model."""
+    model = write_small_model(tmp_path / "three-heads", model_folder, kv_heads=3)
+    broken = write_small_model(tmp_path / "broken", model_folder, kv_heads=3) / "model.safetensors"
+    save_file({name: weight for name, weight in load_file(broken).items() if name != "lm_head.weight"}, broken)
+    with torchrun(model, 2, tmp_path) as process:
+        process.wait_ready(100)
+        server, worker = ranks_of(process.popen.pid)
+        before = httpx.post(f"{process.url}/v1/completions", json=PROMPT, timeout=30).json()["choices"]
+        with Session.attach(server.pid, name="other") as lab:
+            with pytest.raises(CallError, match=r"has no tensor 'lm_head\.weight'"):
+                lab.load(str(broken.parent))
+            assert lab.load(str(model)).state == "ready"
+        assert worker.is_running()
+        again = httpx.post(f"{process.url}/v1/completions", json=PROMPT, timeout=30).json()["choices"]
+        assert again == before
+        server.terminate()
+        assert process.popen.wait(30) == 0

@@ -21,7 +21,7 @@ from mqlab.model.accel.choice import Choice
 from mqlab.model.accel.decoder import DeviceDecoder
 from mqlab.model.accel.following import FollowingSampler, StepSampler
 from mqlab.model.accel.graphs import Graphs, graph_sizes
-from mqlab.model.accel.memory import allocate_on_all, allocate_pool, device_blocks, measure_need, too_little_memory
+from mqlab.model.accel.memory import allocate_on_all, allocate_pool, device_blocks, measure_need, memory_left
 from mqlab.model.accel.products import DenseProduct, DeviceSource
 from mqlab.model.accel.rehearsal import warm_up_plans
 from mqlab.model.accel.runner import DeviceRunner
@@ -91,12 +91,11 @@ def build(config: EngineConfig, choice: Choice, group: Group = ALONE) -> DeviceR
     with accelerator.active(), torch.inference_mode():
         with loading(found.folder):
             decoder = read_decoder(config, choice, found, accelerator, group)
-        runner = _open(config, choice, found, accelerator, decoder)
+        with memory_left("for the largest step"):
+            runner = _open(config, choice, found, accelerator, decoder)
     if choice.device == "cuda":
-        try:
+        with memory_left("for the largest steps"):
             _warm_up(runner, warm_up_plans(runner.info, config.max_num_batched_tokens))
-        except torch.OutOfMemoryError as error:
-            raise too_little_memory("for the largest steps", error) from error
     elif choice.backend != "triton":  # Triton's interpreter compiles nothing, and takes seconds a step
         _warm_up(runner, warm_up_plans(runner.info, most_tokens=1))
     return runner
@@ -129,7 +128,8 @@ def read_decoder(config: EngineConfig, choice: Choice, found: Foreseen, accelera
     Raises:
         ModelError: a tensor is missing or of another shape.
     """
-    source = DummyWeights(choice.dtype) if config.load_format == "dummy" else Weights(found.folder, choice.dtype)
+    dummy = config.load_format == "dummy"
+    source = DummyWeights(choice.dtype, device=accelerator.device) if dummy else Weights(found.folder, choice.dtype)
     making = Making(_product(config, choice), group)
     max_len = context_limit(config, found.arch)
     decoder = DeviceDecoder(found.arch, DeviceSource(source, accelerator.device), max_len, BACKENDS[choice.backend](), making)
@@ -154,7 +154,11 @@ def _open(config: EngineConfig, choice: Choice, found: Foreseen, accelerator: Ac
     def steps() -> Steps:
         allocate = partial(allocate_pool, decoder.arch, blocks, config.block_size, choice.dtype, accelerator.device)
         cache = allocate_on_all(decoder.group, allocate)
-        graphs = Graphs(accelerator, decoder, cache, buffers, sizes, config.torch_compile)
+        try:
+            graphs = Graphs(accelerator, decoder, cache, buffers, sizes, config.torch_compile)
+        except BaseException:
+            decoder.group.close()  # in the midst of collectives, in which others wait for this rank
+            raise
         return Steps(decoder, cache, buffers, graphs, sampler)
 
     return DeviceRunner(info, accelerator, steps, sampler)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -172,10 +173,21 @@ def _first_blocks(rows: int, limits: Limits, device: torch.device) -> Tensor:
     return torch.zeros((rows, limits.blocks), dtype=torch.int32, device=device)
 
 
-def too_little_memory(what: str, error: Exception) -> ConfigError:
-    """The device ran out of memory beside the KV cache."""
-    remedy = "lower --gpu-memory-utilization, --kv-cache-gb or --num-kv-blocks, or --max-num-batched-tokens, or pass --enforce-eager"
-    return ConfigError(f"the GPU has too little memory left {what} ({_first_line(error)}); {remedy}")
+@contextmanager
+def memory_left(what: str) -> Iterator[None]:
+    """What needs memory beside weights and KV cache.
+
+    Args:
+        what: it is for, for whoever must be told.
+
+    Raises:
+        ConfigError: the device has not that much.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        remedy = "lower --gpu-memory-utilization, --kv-cache-gb or --num-kv-blocks, or --max-num-batched-tokens, or pass --enforce-eager"
+        raise ConfigError(f"the GPU has too little memory left {what} ({_first_line(error)}); {remedy}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from mqlab.model.accel.accelerator import Accelerator
 from mqlab.model.accel.flight import Landing, Pending
 from mqlab.model.accel.following import StepSampler
-from mqlab.model.accel.memory import too_little_memory
+from mqlab.model.accel.memory import memory_left
 from mqlab.model.accel.steps import Steps
 from mqlab.plan import Plan, SampledTokens
 from mqlab.types import ModelInfo
@@ -112,11 +112,8 @@ class DeviceRunner:
             ConfigError: the device has it no more, or not what the graphs take; the runner goes on resting.
         """
         assert self._open_steps is not None, "it rests"
-        try:
-            with self._accelerator.active(), torch.inference_mode():
-                self._steps = self._open_steps()
-        except torch.OutOfMemoryError as error:
-            raise too_little_memory("to capture graphs", error) from error
+        with memory_left("to capture graphs"), self._accelerator.active(), torch.inference_mode():
+            self._steps = self._open_steps()
 
     def close(self) -> None:
         """Free weights and KV memory, once the device is done with what it was given, or has failed."""

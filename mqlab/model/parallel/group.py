@@ -40,26 +40,32 @@ class TorchGroup:
 
     Raises:
         PeerLost: one did not come.
+
+    Attributes:
+        closed: this rank takes part no more.
     """
 
     def __init__(self, store: Store, rank: int, size: int, device: str = "cpu", *, local: bool = True) -> None:
         self.rank = rank
         self.size = size
+        self.closed = self._lost = False
         store.set_timeout(_CONNECT_LIMIT)
         try:
             self._control: Any = _gloo(PrefixStore("control", store), rank, size, local)
+            self._tensors: Any = self._control if device == "cpu" else _nccl(PrefixStore("tensors", store), rank, size)
         except RuntimeError as error:
             raise PeerLost(f"the {size} ranks did not find each other: {error}") from error
-        self._tensors: Any = self._control if device == "cpu" else _nccl(PrefixStore("tensors", store), rank, size)
         self._to_abort = threading.Lock()
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See Group.all_reduce."""
+        self._check()
         _done(self._tensors.allreduce, [x], _plain(AllreduceOptions()))
         return x
 
     def all_gather(self, x: Tensor, widths: tuple[int, ...]) -> Tensor:
         """See Group.all_gather."""
+        self._check()
         each = max(widths)
         own = x.contiguous() if x.shape[1] == each else torch.nn.functional.pad(x, (0, each - x.shape[1]))
         gathered = x.new_empty((self.size * len(x), each))
@@ -69,11 +75,13 @@ class TorchGroup:
 
     def share(self, x: Tensor) -> Tensor:
         """See Group.share."""
+        self._check()
         _done(self._tensors.broadcast, [x], _from_first())
         return x
 
     def least(self, count: int) -> int:
         """See Group.least."""
+        self._check()
         options = AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
         counts = torch.tensor([count])
@@ -81,16 +89,26 @@ class TorchGroup:
         return int(counts)
 
     def abort(self) -> None:
-        """End what waits for another rank; from any thread, and at once. gloo sees by itself that one is gone, NCCL would wait for ever."""
+        """End what waits for another rank, now and from now on; from any thread, and at once. gloo sees by itself that one is gone, NCCL
+        would wait for ever."""
+        self._lost = True
         if self._tensors is not self._control and self._to_abort.acquire(blocking=False):
             # What runs ends as soon as this begins, but NCCL returns only when the last CUDA graph with a collective in it is gone
             # (commDestroySync, from 2.26 on), and whoever calls this has yet to free them.
             threading.Thread(target=self._tensors.abort, name="mqlab-abort", daemon=True).start()
 
     def close(self) -> None:
-        """Let go of the others, who may be gone already: nobody is waited for."""
+        """See Group.close: nobody is waited for."""
+        self.closed = True
         self.abort()
-        self._control.shutdown()
+        if self._tensors is self._control:
+            self._tensors = None
+        self._control = None  # gloo closes its connections when it is dropped, and neither by ``shutdown`` nor by ``abort``
+
+    def _check(self) -> None:
+        """Before each collective, for one that nobody else takes part in would not end: NCCL even makes what it needs for one anew."""
+        if self._lost:
+            raise PeerLost("this rank has left the others" if self.closed else "another rank is gone")
 
 
 def _done(collective: Callable[..., Any], *args: Any) -> None:
@@ -129,4 +147,8 @@ def _nccl(store: Store, rank: int, size: int) -> Any:
     leave_nccl_errors()
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = _NO_LIMIT
-    return dist.ProcessGroupNCCL(store, rank, size, options)
+    group: Any = dist.ProcessGroupNCCL(store, rank, size, options)
+    # Now, and not at the first collective: that may be minutes from now, and whoever is gone by then would be waited for without an end,
+    # for there is nothing yet that an abort could end.
+    group.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
+    return group

@@ -44,10 +44,15 @@ def build(config: EngineConfig) -> ParallelRunner:
 
 def _open(config: EngineConfig, ranks: Ranks) -> ParallelRunner:
     workers, key = ranks.workers, f"engine-{next(_keys)}"
+    ranks.place.check(config)
     workers.ask(Build(config))
     workers.tell(Connect(key))
     with lost(workers):
         group = ranks.place.meet(PrefixStore(key, ranks.store), config)
-        workers.on_death(group.abort)
-        runner = load.build(config, group)
+        try:
+            workers.on_death(group.abort)
+            runner = load.build(config, group)
+        except BaseException:
+            group.close()  # the others may wait for this rank
+            raise
     return ParallelRunner(runner, workers, group)

@@ -2,7 +2,7 @@
 
                  ──► Build, Connect, Run, Rest, Resume, Close
     rank 0                                                       another rank
-                 ◄── Hello, Done, Refused, Failed
+                 ◄── Hello, Done, Refused, Failed, Closed
 
 The end of the stream is the end of the other side. Nothing is said while nothing is asked, so there is nothing that could time out.
 """
@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from typing import Any, Literal
 
 import msgspec
 
 from mqlab.config import EngineConfig
+from mqlab.errors import ConfigError, ModelError
 from mqlab.plan import Chunk, Plan
 from mqlab.types import SamplingParams
 
@@ -50,7 +52,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
-    """Free the model; another may be asked for."""
+    """Free the model; another may be asked for after ``Closed``."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -76,21 +78,36 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     kind: Literal["config", "model"]
     cause: str
 
+    @staticmethod
+    def of(error: ConfigError | ModelError) -> Refused:
+        """For this reason."""
+        return Refused("config" if isinstance(error, ConfigError) else "model", str(error))
+
+    def error(self) -> ConfigError | ModelError:
+        """As the rank raised it."""
+        return (ConfigError if self.kind == "config" else ModelError)(self.cause)
+
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The rank is about to end.
+    """The rank has left the others, and is about to end, unless it is told to ``Close``.
 
     Attributes:
         lost: because of another one that is gone.
+        refused: nothing is broken, but what its user asked for is not possible.
     """
 
     cause: str
     traceback: str
     lost: bool = False
+    refused: Refused | None = None
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True):
+    """The model is freed; whatever was said before belongs to it."""
 
 
 Order = Build | Connect | Run | Rest | Resume | Close
-Answer = Hello | Done | Refused | Failed
+Answer = Hello | Done | Refused | Failed | Closed
 
 _PLAIN = SamplingParams()
 _SCORED = SamplingParams(prompt_logprobs=0)
@@ -142,6 +159,25 @@ class Line:
             return None if head is None else self._decode(head)
         except ConnectionError:
             return None
+
+    def reaches(self, last: type[Any], deadline: float) -> bool:
+        """Read on up to a message of this type; whether it came before ``deadline`` (s, time.monotonic). If not, the line is of no use."""
+        try:
+            while True:
+                self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
+                message = self.receive()
+                if message is None or isinstance(message, last):
+                    return message is not None
+        except (OSError, msgspec.MsgspecError):
+            return False
+        finally:
+            if not self.closed:
+                self._socket.setblocking(True)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this end is."""
+        return self._socket.fileno() < 0
 
     def end(self) -> None:
         """Say that nothing more comes."""

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from mqlab.errors import RankDied
-from mqlab.model.parallel.messages import Answer, Failed, Hello, Line
+from mqlab.errors import MqlabError, RankDied
+from mqlab.model.parallel.messages import Answer, Closed, Failed, Hello, Line, Refused
 from mqlab.wire.process import Child
 
 _REAP_S = 1.0
@@ -24,14 +24,18 @@ class Death:
         cause: in a sentence.
         details: its own traceback, or the end of its log.
         lost: because of another one that is gone.
+        refused: nothing is broken; that is all that its user should be told.
     """
 
     cause: str
     details: str = ""
     lost: bool = False
+    refused: Refused | None = None
 
-    def error(self) -> RankDied:
-        """Made anew for whoever raises it."""
+    def error(self) -> MqlabError:
+        """Made anew for whoever raises it: RankDied, or what the rank refused with."""
+        if self.refused is not None:
+            return self.refused.error()
         error = RankDied(self.cause)
         if self.details:
             error.add_note(f"What it left behind:\n{self.details.rstrip()}")
@@ -61,8 +65,8 @@ class Peer:
         return f"rank-{self.rank} process" + ("" if self.hello is None else f" {self.hello.pid} on {self.hello.host}")
 
     def failed(self, failure: Failed) -> Death:
-        """It has said that it is about to end."""
-        return Death(f"{self.name} failed: {failure.cause}", failure.traceback, failure.lost)
+        """It has said that it goes on no more."""
+        return Death(f"{self.name} failed: {failure.cause}", failure.traceback, failure.lost, failure.refused)
 
     def gone(self) -> Death:
         """It has ended without a word."""
@@ -78,8 +82,11 @@ class Peer:
         return Death(child.describe_exit(), child.log_tail())
 
     def end(self, deadline: float) -> None:
-        """End a process that rank 0 has launched, and that was told to leave: it is killed after ``deadline`` (s, time.monotonic)."""
+        """See one off that was told to leave, until ``deadline`` (s, time.monotonic). A process that rank 0 has launched is killed then;
+        one that torchrun did loses its line, and ends by itself."""
         if self.child is None:
+            if not self.line.reaches(Closed, deadline):
+                self.line.close()
             return
         while self.child.exit_code() is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)

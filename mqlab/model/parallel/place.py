@@ -27,6 +27,17 @@ class Place:
     local_rank: int
     local_size: int
 
+    def check(self, config: EngineConfig) -> None:
+        """See that there is a device for each rank of this machine: before any of them waits for the others.
+
+        Raises:
+            ConfigError: this machine has fewer GPUs than ranks.
+        """
+        if choose(config).device == "cuda":
+            count = torch.cuda.device_count()
+            short = f"needs a GPU for each rank, and this machine, which has {self.local_size} of them, has {count}"
+            check(self.local_size <= count, config, "tensor_parallel_size", f"{short}; lower it, or use torchrun over more machines")
+
     def meet(self, store: Store, config: EngineConfig) -> TorchGroup:
         """The group, once all ranks have come. A rank of GPUs takes that of its place.
 
@@ -34,16 +45,12 @@ class Place:
             store: the same for all ranks, and used once.
 
         Raises:
-            ConfigError: this machine has fewer GPUs than ranks. PeerLost: a rank did not come.
+            PeerLost: a rank did not come.
         """
-        local = self.local_size == self.size
-        if choose(config).device == "cpu":
-            return TorchGroup(store, self.rank, self.size, local=local)
-        count = torch.cuda.device_count()
-        short = f"needs a GPU for each rank, and this machine, which has {self.local_size} of them, has {count}"
-        check(self.local_size <= count, config, "tensor_parallel_size", f"{short}; lower it, or use torchrun over more machines")
-        torch.cuda.set_device(self.local_rank)
-        return TorchGroup(store, self.rank, self.size, "cuda", local=local)
+        device = choose(config).device
+        if device == "cuda":
+            torch.cuda.set_device(self.local_rank)
+        return TorchGroup(store, self.rank, self.size, device, local=self.local_size == self.size)
 
 
 def local_store(run_dir: Path, size: int) -> Store:

@@ -12,7 +12,7 @@ from mqlab.model.parallel.messages import Answer, Line
 from mqlab.model.parallel.peers import Peer
 from mqlab.model.parallel.place import Place, local_store
 from mqlab.model.parallel.workers import Workers
-from mqlab.wire.process import launch
+from mqlab.wire.process import RANK, launch
 from mqlab.wire.rundir import RunDir
 from mqlab.wire.spec import Spec
 
@@ -63,5 +63,5 @@ def _launch(rank: int, size: int, run_dir: RunDir) -> Peer:
     with there:
         fd = there.fileno()
         entry = Spec(ENTRY, {"rank": rank, "size": size, "fd": fd})
-        child = launch(entry, run_dir.path, f"rank-{rank}", inherit=(fd,))
+        child = launch(entry, run_dir.path, f"{RANK}{rank}", inherit=(fd,))
     return Peer(rank, Line(here, Answer), child)

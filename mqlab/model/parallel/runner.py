@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from mqlab.errors import ConfigError
+from mqlab.errors import ConfigError, RankDied
 from mqlab.model.parallel.group import PeerLost, TorchGroup
 from mqlab.model.parallel.messages import Rest, Resume, Run, bare
 from mqlab.model.parallel.workers import Workers
@@ -55,8 +55,8 @@ class ParallelRunner:
             RankDied: one is gone.
         """
         self._workers.tell(Run(bare(plan)))
-        with lost(self._workers):
-            return _Flight(self._runner.launch(plan), self._workers)
+        with self._together():
+            return _Flight(self._runner.launch(plan), self._together, self.check)
 
     def check(self) -> None:
         """See that all ranks are there.
@@ -75,19 +75,37 @@ class ParallelRunner:
         """Allocate it again.
 
         Raises:
-            ConfigError: a rank has it no more; all go on resting.
+            ConfigError: a rank has it no more; all go on resting, unless ``check`` says that one failed in the midst of what all do.
         """
         self._workers.tell(Resume())
-        refused: list[str] = []
-        try:
-            with lost(self._workers):
-                self._runner.resume()
-        except ConfigError as error:
-            refused.append(str(error))
+        with self._together():
+            refused = self._own_refusal()
         refused += [one.cause for one in self._workers.hear()]
         if refused:
             self.rest()
             raise ConfigError(refused[0])
+
+    def _own_refusal(self) -> list[str]:
+        try:
+            self._runner.resume()
+        except ConfigError as error:
+            if self._group.closed:
+                raise
+            return [str(error)]
+        return []
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What all ranks do at once: when it fails here alone, the others would wait for this one, and this one then for their answers."""
+        try:
+            with lost(self._workers):
+                yield
+        except RankDied:
+            raise
+        except Exception as error:
+            self._group.close()
+            self._workers.give_up(f"rank 0 of the model failed: {type(error).__name__}: {error}")
+            raise
 
     def close(self) -> None:
         """End the other ranks, free what this one has."""
@@ -108,9 +126,10 @@ def lost(workers: Workers) -> Iterator[None]:
 class _Flight:
     """A step of all ranks."""
 
-    def __init__(self, flight: InFlight, workers: Workers) -> None:
+    def __init__(self, flight: InFlight, together: Callable[[], AbstractContextManager[None]], check: Callable[[], None]) -> None:
         self._flight = flight
-        self._workers = workers
+        self._together = together
+        self._check = check
 
     def wait(self) -> SampledTokens:
         """What rank 0 sampled.
@@ -118,8 +137,8 @@ class _Flight:
         Raises:
             RankDied: another rank was lost meanwhile.
         """
-        with lost(self._workers):
+        with self._together():
             sampled = self._flight.wait()
         # Between GPUs the collective of a rank that is gone is cut short, and what came of it means nothing.
-        self._workers.check()
+        self._check()
         return sampled

@@ -22,13 +22,14 @@ import msgspec
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from mqlab.config import EngineConfig, Torchrun, check_ranks
-from mqlab.errors import ConfigError, MqlabError
+from mqlab.errors import ConfigError, MqlabError, RankDied
 from mqlab.model.parallel.messages import Answer, Hello, Line, Order
 from mqlab.model.parallel.peers import Peer
 from mqlab.model.parallel.place import Place
 from mqlab.model.parallel.ranks import Ranks
 from mqlab.model.parallel.worker import Worker
 from mqlab.model.parallel.workers import Workers
+from mqlab.wire.tracing import allow_tracing
 
 _DOOR = "mqlab-door"
 _COME_LIMIT_S = 600.0
@@ -50,11 +51,14 @@ def remote_ranks(config: EngineConfig, torchrun: Torchrun) -> Ranks:
 
     Raises:
         ConfigError: there are more or fewer of them than ``config`` says, or one did not come; or this is none that serves.
+        RankDied: one has not come back from the model before.
     """
     check_ranks(config, torchrun)
     if torchrun.rank > 0:
         raise ConfigError(f"RANK={torchrun.rank}: under torchrun rank 0 alone has an engine; start 'mqlab serve' with it, and nothing else")
     store, peers = _gathered(torchrun)
+    if gone := [one.name for one in peers if one.line.closed]:
+        raise RankDied(f"{', '.join(gone)} did not end what it did for the model before; start torchrun again")
     return Ranks(Workers(lambda: [Peer(one.rank, one.line, hello=one.hello) for one in peers]), _place(torchrun), store)
 
 
@@ -67,6 +71,7 @@ def work(torchrun: Torchrun) -> int:
     Raises:
         MqlabError: rank 0 did not come.
     """
+    allow_tracing()
     store = _store(torchrun)
     line = _line_to_first(torchrun, store)
     # torchrun sends these to all its processes at once: rank 0 stops in good order, and this one with it.

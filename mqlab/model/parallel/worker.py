@@ -8,17 +8,18 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from mqlab.config import EngineConfig
-from mqlab.errors import ConfigError, ModelError
+from mqlab.errors import REFUSALS, ConfigError, ModelError
 from mqlab.model.load import build, foresee
 from mqlab.model.making import Alone
 from mqlab.model.parallel.group import PeerLost, TorchGroup
-from mqlab.model.parallel.messages import Build, Close, Connect, Done, Failed, Hello, Line, Order, Refused, Rest, Resume, Run
+from mqlab.model.parallel.messages import Build, Close, Closed, Connect, Done, Failed, Hello, Line, Order, Refused, Rest, Resume, Run
 from mqlab.model.parallel.place import Place, local_store
 from mqlab.plan import InFlight, Plan, Runner
 from mqlab.wire.report import Reporter
@@ -84,9 +85,8 @@ class Worker:
             while (order := self._line.receive()) is not None:
                 _ON_ORDER[type(order)](self, order)
         except Exception as error:
-            failed = Failed(f"{type(error).__name__}: {error}", traceback.format_exc(), isinstance(error, PeerLost))
             try:
-                self._line.send(failed)
+                self._fail(error)
             except OSError:
                 logger.info("rank 0 is gone")
                 return
@@ -94,12 +94,26 @@ class Worker:
 
     def _build(self, order: Build) -> None:
         self._config = order.config
-        self._answer(lambda: foresee(order.config, Alone(self._place.rank, self._place.size)))
+        self._answer(partial(self._find, order.config))
+
+    def _find(self, config: EngineConfig) -> None:
+        self._place.check(config)
+        foresee(config, Alone(self._place.rank, self._place.size))
 
     def _connect(self, order: Connect) -> None:
         assert self._config is not None, "Build comes first"
-        self._group = self._place.meet(PrefixStore(order.key, self._store), self._config)
-        self._runner = build(self._config, self._group)
+        try:
+            self._group = self._place.meet(PrefixStore(order.key, self._store), self._config)
+            self._runner = build(self._config, self._group)
+        except (*REFUSALS, PeerLost) as error:
+            self._fail(error)  # and stay: rank 0 may have another model, or the same with less memory
+
+    def _fail(self, error: Exception) -> None:
+        """Tell rank 0, and then those who wait for this rank."""
+        refused = Refused.of(error) if isinstance(error, REFUSALS) and self._runner is None else None
+        self._line.send(Failed(f"{type(error).__name__}: {error}", traceback.format_exc(), isinstance(error, PeerLost), refused))
+        if self._group is not None:
+            self._group.close()
 
     def _run(self, order: Run) -> None:
         flight = self._open.launch(order.plan)
@@ -118,6 +132,11 @@ class Worker:
     def _resume(self, order: Resume) -> None:
         self._answer(self._open.resume)
 
+    @property
+    def _broken(self) -> bool:
+        """Whether a collective was left in its midst."""
+        return self._group is not None and self._group.closed
+
     def _close(self, order: Close) -> None:
         if self._group is not None:
             self._group.close()
@@ -125,6 +144,7 @@ class Worker:
             self._runner.close()
         self._runner = self._group = None
         self._flights.clear()
+        self._line.send(Closed())
 
     @property
     def _open(self) -> RankRunner:
@@ -134,10 +154,10 @@ class Worker:
     def _answer(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except ConfigError as error:
-            self._line.send(Refused("config", str(error)))
-        except ModelError as error:
-            self._line.send(Refused("model", str(error)))
+        except (ConfigError, ModelError) as error:
+            if self._broken:  # others wait in a collective, and are to be told
+                raise
+            self._line.send(Refused.of(error))
         else:
             self._line.send(Done())
 

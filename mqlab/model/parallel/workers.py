@@ -12,7 +12,9 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from mqlab.errors import ConfigError, ModelError, RankDied
+import msgspec
+
+from mqlab.errors import MqlabError, RankDied
 from mqlab.model.parallel.messages import Answer, Close, Done, Failed, Hello, Order, Refused
 from mqlab.model.parallel.peers import Death, Peer
 from mqlab.wire.leaving import on_leave
@@ -20,10 +22,11 @@ from mqlab.wire.leaving import on_leave
 logger = logging.getLogger("mqlab.model")
 
 _GRACE_S = 1.0
+_REMOTE_GRACE_S = 10.0
+"""For one that torchrun has started, and that may still be at what it was told before."""
+
 SETTLE_S = 2.0
 """How long a broken collective waits to hear who broke it."""
-
-_REFUSALS = {"config": ConfigError, "model": ModelError}
 
 
 class _Held:
@@ -34,27 +37,31 @@ class _Held:
         self.death: Death | None = None
         self.died = threading.Event()
         self.on_death: Callable[[], None] = _nothing
-        self.grace_s = _GRACE_S
+        self.noting = threading.RLock()
+        self.patient = True
         self.closing = False
         self.told, self._tell = os.pipe()
         self.thread: threading.Thread | None = None
 
     def note(self, death: Death) -> None:
         """A rank ended. The first that did so of itself is the cause; the others fail because of it."""
-        if self.death is None or (self.death.lost and not death.lost):
-            self.death = death
-        if not death.lost:
-            self.died.set()
-        self.on_death()
-        for peer in self.peers:
-            peer.answers.put(death)
+        with self.noting:
+            if self.death is None or (self.death.lost and not death.lost):
+                self.death = death
+            if not death.lost:
+                self.died.set()
+            self.on_death()
+            for peer in self.peers:
+                peer.answers.put(death)
 
-    def stop(self, grace_s: float) -> None:
-        """End the thread, and with it the processes. Idempotent, from any thread."""
+    def stop(self, patient: bool) -> None:
+        """End the thread, and with it the processes, at once or when they have had their time. Idempotent, from any thread."""
         if self.closing or self.thread is None:
             return
-        self.grace_s, self.closing = grace_s, True
+        self.patient, self.closing = patient, True
         os.write(self._tell, b"x")
+        if self.thread is threading.current_thread():  # a collector of garbage runs anywhere; the thread ends by itself then
+            return
         self.thread.join()
         os.close(self._tell)
         os.close(self.told)
@@ -77,7 +84,7 @@ class Workers:
         opened: Future[None] = Future()
         held.thread = threading.Thread(target=_tend, args=(held, open_peers, release, opened), name="mqlab-ranks", daemon=True)
         held.thread.start()
-        self._finalizer = weakref.finalize(self, held.stop, _GRACE_S)
+        self._finalizer = weakref.finalize(self, held.stop, True)
         on_leave(_Leaving(self))
         opened.result()
 
@@ -111,7 +118,7 @@ class Workers:
         """
         self.tell(order)
         for refused in self.hear():
-            raise _REFUSALS[refused.kind](refused.cause)
+            raise refused.error()
 
     def _answer(self, peer: Peer) -> Answer:
         answer = peer.answers.get()
@@ -129,10 +136,18 @@ class Workers:
             raise self._cause().error()
 
     def on_death(self, call: Callable[[], None]) -> None:
-        """Have something called, in the thread, when one is gone."""
-        self._held.on_death = call
+        """Have something called when one is gone: in the thread, or at once where one is already."""
+        with self._held.noting:
+            self._held.on_death = call
+            if self._held.death is not None:
+                call()
 
-    def cause_of(self, error: Exception) -> RankDied:
+    def give_up(self, cause: str) -> None:
+        """Rank 0 itself cannot go on: end the others, who may wait for it. From now on this is the cause of whatever fails."""
+        self._held.note(Death(cause))
+        self.close()
+
+    def cause_of(self, error: Exception) -> MqlabError:
         """What lies behind a collective that failed, or a message that could not be sent."""
         self._held.died.wait(SETTLE_S)
         death = self._held.death
@@ -151,7 +166,7 @@ class Workers:
 
     def leave(self) -> None:
         """End them now, for the process ends."""
-        self._held.stop(0.0)
+        self._held.stop(False)
 
 
 class _Leaving:
@@ -188,14 +203,18 @@ def _tend(held: _Held, open_peers: Callable[[], list[Peer]], release: Callable[[
 
 def _hear(held: _Held, peer: Peer) -> bool:
     """Take what a rank says; False when it says nothing more."""
-    message = peer.line.receive()
+    try:
+        message = peer.line.receive()
+    except msgspec.MsgspecError as error:
+        message = Failed(f"it said what is not understood ({error}); all ranks must run the same version of mqlab", "")
     if isinstance(message, Hello):
         peer.hello = message
     elif isinstance(message, Done | Refused):
         peer.answers.put(message)
     elif not held.closing:
         death = peer.failed(message) if isinstance(message, Failed) else peer.gone()
-        logger.error("%s", death.cause)
+        if death.refused is None and not death.lost:
+            logger.error("%s", death.cause)
         held.note(death)
     return isinstance(message, Hello | Done | Refused)
 
@@ -207,9 +226,10 @@ def _end(held: _Held) -> None:
                 peer.line.send(Close())
         else:
             peer.line.end()
-    deadline = time.monotonic() + held.grace_s
+    begin = time.monotonic()
     for peer in held.peers:
-        peer.end(deadline)
+        grace_s = _REMOTE_GRACE_S if peer.child is None else _GRACE_S
+        peer.end(begin + grace_s * held.patient)
 
 
 def _nothing() -> None:
