@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from mqlab.arguments import (
 from mqlab.config import Settings, check_ranks
 from mqlab.errors import ConfigError, EngineDeadError, EngineStartError, MqlabError
 from mqlab.flags import HelpShown, read_config
+from mqlab.notes import notes_of
 from mqlab.probes.options import ProfileConfig
 
 Command = Callable[[], int]
@@ -86,9 +88,12 @@ def _serve(namespace: argparse.Namespace) -> Command:
 
     def run() -> int:
         from mqlab.wire.log import log_to_stderr
+        from mqlab.wire.parent import end_with_launcher
 
         log_to_stderr()
         if (torchrun := Settings.read().torchrun) is not None:
+            if torchrun.launched:  # which stops its processes by SIGTERM, unless it is killed itself
+                end_with_launcher(signal.SIGKILL if torchrun.rank else signal.SIGTERM)
             check_ranks(configs[0], torchrun)
             if torchrun.rank > 0:
                 from mqlab.model.parallel.torchrun import work
@@ -96,7 +101,7 @@ def _serve(namespace: argparse.Namespace) -> Command:
                 return work(torchrun)
         from mqlab.server.launch import serve
 
-        for note in configs[0].notes:
+        for note in notes_of(configs[0]):
             print(f"mqlab: {note}", file=sys.stderr)
         return serve(*configs)
 
@@ -127,11 +132,11 @@ def _ps(namespace: argparse.Namespace) -> Command:
     del namespace
 
     def run() -> int:
-        from mqlab.probes.running import table
+        from mqlab.probes.running import listing
         from mqlab.wire.registry import Registry
 
         entries = Registry().entries()
-        print(table(entries) if entries else "no engine of this user is running; 'mqlab serve MODEL' starts one")
+        print(listing(entries) if entries else "no engine of this user is running; 'mqlab serve MODEL' starts one")
         return 0
 
     return run

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-import msgspec
-
 from mqlab.errors import ConfigError
+from mqlab.kinds import in_words, is_a
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -23,6 +22,9 @@ LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 LoadFormat = Literal["auto", "dummy"]
 MetricsCompat = Literal["mqlab", "vllm"]
 ToolParser = Literal["auto", "hermes", "llama3_json", "none"]
+
+_MOST_GIB = 1 << 20
+"""Of memory, more than any machine has: who says more has named bytes, or a unit twice."""
 
 
 def option(default: Any, help: str, *, repr: bool = True, **extra: Any) -> Any:
@@ -56,22 +58,15 @@ def check_types(settings: Any) -> None:
     """
     choices = {one.name: one.metadata.get("choices") for one in fields(settings)}
     for name, kind in get_type_hints(type(settings)).items():
-        try:
-            msgspec.convert(getattr(settings, name), kind)
-        except msgspec.ValidationError as error:
-            known = choices.get(name)
-            check(False, settings, name, f"is not valid: {error}" if known is None else f"is unknown; it is one of {', '.join(known)}")
+        known = choices.get(name)
+        limit = f"is not valid: it must be {in_words(kind)}" if known is None else f"is unknown; it is one of {', '.join(known)}"
+        check(is_a(getattr(settings, name), kind), settings, name, limit)
 
 
 def _check_at_least(owner: object, low: float, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
         check(value is None or value >= low, owner, name, f"must be at least {low:g}")
-
-
-def _has_no_gpu() -> bool:
-    """Whether the machine shows none, as far as one can see without torch, which takes seconds."""
-    return not any(Path(one).exists() for one in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +148,8 @@ class EngineConfig:
         least = self.prompt_lookup_min
         check(self.prompt_lookup_max >= least, self, "prompt_lookup_max", f"must be at least --prompt-lookup-min ({least})")
         _check_at_least(self, -1, "max_logprobs")
-        check(self.kv_cache_gb is None or self.kv_cache_gb > 0, self, "kv_cache_gb", "must be above 0")
+        size = self.kv_cache_gb
+        check(size is None or 0 < size < _MOST_GIB, self, "kv_cache_gb", f"must be above 0 and below {_MOST_GIB}: it is in GiB, 4 is 4 GiB")
         check(bool(self.model), self, "model", "must not be empty")
         check(
             self.max_num_batched_tokens >= self.max_num_seqs,
@@ -170,27 +166,12 @@ class EngineConfig:
             chunked, self, "enable_chunked_prefill", "is not possible: this scheduler has no other way to run prompts; leave the flag out"
         )
         share = self.gpu_memory_utilization
-        check(share is None or 0 < share <= 1, self, "gpu_memory_utilization", "must be in (0, 1]")
+        check(share is None or 0 < share <= 1, self, "gpu_memory_utilization", "must be in (0, 1]: 0.9 is 90 %")
 
     @property
     def memory_share(self) -> float:
         """Of a GPU's memory, what an engine takes: what was asked for, or vLLM's default."""
         return 0.9 if self.gpu_memory_utilization is None else self.gpu_memory_utilization
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was asked for and will not be done, a line each, to be told to the user once."""
-        on_cpu = self.device == "cpu" or (self.device == "auto" and _has_no_gpu())
-        if self.model.startswith("sim:") or not on_cpu:
-            return ()
-        found, share = [], self.gpu_memory_utilization
-        if share is not None:
-            size = "--kv-cache-gb, 1 by default," if self.kv_cache_gb is None else f"--kv-cache-gb {self.kv_cache_gb:g}"
-            found.append(f"--gpu-memory-utilization {share:g} sizes nothing on a CPU: {size} does")
-        if self.attention_backend in ("auto", "numba"):
-            flags = {"--cuda-graph-sizes": self.cuda_graph_sizes, "--torch-compile": self.torch_compile}
-            found += [f"{flag} does nothing on a CPU, where steps run kernel by kernel" for flag, given in flags.items() if given]
-        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,6 +266,7 @@ class Torchrun:
         master_addr: the host of rank 0, and master_port: of the store there.
         hosts_store: whether rank 0 is to open that store, as where something else than torchrun has set all this.
         attempt: how often torchrun has started them before.
+        launched: torchrun's own launcher did so, with whose end this process is to end.
     """
 
     rank: int
@@ -295,6 +277,7 @@ class Torchrun:
     master_port: int
     hosts_store: bool = False
     attempt: int = 0
+    launched: bool = False
 
     @staticmethod
     def read() -> Torchrun | None:
@@ -317,6 +300,7 @@ class Torchrun:
             master_port=_number("MASTER_PORT"),
             hosts_store=os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
             attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
+            launched="TORCHELASTIC_RUN_ID" in os.environ,
         )
 
 

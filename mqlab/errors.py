@@ -37,6 +37,10 @@ class ModelError(MqlabError):
     """The model cannot be found, fetched or read."""
 
 
+REFUSALS = (ConfigError, ModelError)
+"""What an engine says that will not start, as opposed to one that cannot: its user gets that as it is, from whatever process."""
+
+
 class RequestError(MqlabError):
     """This request only; the engine is fine."""
 

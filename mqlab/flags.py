@@ -69,6 +69,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """See argparse; raises ConfigError."""
+        message = message.replace("ignored explicit argument", "takes no value, and got")
         raise ConfigError(f"{message}\n{self.format_usage().strip()}\n'{self.prog} --help' explains")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -200,7 +201,7 @@ def _flag_arguments(one: Field[Any], hint: Any, metadata: dict[str, Any]) -> dic
     if "choices" in metadata:
         return arguments | {"type": str, "choices": metadata["choices"]}
     if "nargs" in metadata:
-        return arguments | {"type": _PARSERS[_item_type(hint)], "nargs": metadata["nargs"], "metavar": metadata["metavar"]}
+        return arguments | {"type": _item_parser(_item_type(hint)), "nargs": metadata["nargs"], "metavar": metadata["metavar"]}
     parse = number_or_inf if metadata.get("infinite") else _PARSERS[kind]
     return arguments | {"type": parse, "metavar": metadata.get("metavar", _METAVARS[kind])}
 
@@ -216,6 +217,18 @@ def _item_type(hint: Any) -> type:
     """``int`` for ``tuple[int, ...]``; ``str`` for what is no tuple of one type."""
     arms = get_args(hint)
     return arms[0] if get_origin(hint) is tuple and arms[0] in _PARSERS else str
+
+
+def _item_parser(kind: type) -> Callable[[str], Any]:
+    """For an option of several values."""
+    parse = _PARSERS[kind]
+
+    def item(text: str) -> Any:
+        if kind is not str and "," in text:
+            raise argparse.ArgumentTypeError(f"{text!r} must be given with spaces, like 1 2 4, and without brackets")
+        return parse(text)
+
+    return item
 
 
 def _help(one: Field[Any], metadata: dict[str, Any]) -> str:

@@ -44,7 +44,8 @@ def everything(parser: argparse.ArgumentParser) -> str:
 
 
 def about(parser: argparse.ArgumentParser, word: str) -> str:
-    """The flag of that name; else the groups that have the word in their title, and the options that it says something about.
+    """The flag of that name, and the groups named after it; else those that have the word in their title, and the options that it says
+    something about. A word with its dashes is the flag alone.
 
     Below a command that has commands: what theirs say, each option once. Empty where there is nothing.
     """
@@ -91,13 +92,19 @@ def _only(groups: Groups, wanted: Callable[[argparse.Action], bool]) -> Groups:
 def _about(parser: argparse.ArgumentParser, word: str) -> Groups:
     flag = "--" + word.lstrip("-").replace("_", "-").lower()
     groups = _groups(parser)
-    if exact := _only(groups, lambda action: flag in action.option_strings):
+    exact = _only(groups, lambda action: flag in action.option_strings)
+    if exact and word.startswith("-"):
         return exact
     has = re.compile(r"\b" + re.escape(word.lstrip("-")), re.IGNORECASE).search
-    named = [(title, actions) for title, actions in groups if has(title)]
+    named = [(title, actions) for title, actions in groups if has(_name(title) if exact else title)]
     titles = {title for title, _ in named}
-    rest = [(title, actions) for title, actions in groups if title not in titles]
-    return named + _only(rest, lambda action: bool(has(" ".join((*action.option_strings, action.help or "")))))
+    rest = [(title, actions) for title, actions in exact or groups if title not in titles]
+    return named + (rest if exact else _only(rest, lambda action: bool(has(" ".join((*action.option_strings, action.help or ""))))))
+
+
+def _name(title: str) -> str:
+    """What a group is called, without what it is said to hold."""
+    return title.partition(":")[0]
 
 
 def _page(parser: argparse.ArgumentParser, groups: Groups, epilog: str, *, described: bool = True) -> str:
@@ -113,7 +120,7 @@ def _page(parser: argparse.ArgumentParser, groups: Groups, epilog: str, *, descr
 
 
 def _more(parser: argparse.ArgumentParser, hidden: int, titles: Sequence[str]) -> str:
-    names = " · ".join(title.partition(":")[0] for title in titles)
+    names = " · ".join(map(_name, titles))
     how = f"{hidden} more options: {parser.prog} --help=all shows them, --help=WORD one of them, a group, or those that are about a word."
     width = Formatter(parser.prog)._width
     return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in (how, f"Groups: {names}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--arch", type=_capabilities, default=CAPABILITIES, help="compute capabilities (default: 80,90,100)")
     command.add_argument(
         "--sweep",
-        type=int,
+        type=_count,
         nargs="?",
         const=1,
         default=0,
@@ -75,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--output", type=Path, metavar="DIR", help="keep tables here, and compile only what they lack (default: print)")
     command.add_argument("--again", action="store_true", help="compile what the tables have, too")
-    command.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds that one compilation may take (default: %(default)g)")
-    command.add_argument("--jobs", type=int, help="how many at once (default: one a processor)")
+    command.add_argument("--timeout", type=_seconds, default=TIMEOUT_S, help="seconds that one compilation may take (default: %(default)g)")
+    command.add_argument("--jobs", type=_count, help="how many at once (default: one a processor)")
     return parser
 
 
@@ -91,8 +92,24 @@ def _capabilities(text: str) -> tuple[int, ...]:
     known = {str(one): one for one in CAPABILITIES}
     names = text.split(",")
     if unknown := [name for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(known)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}; give some of them, separated by commas")
     return tuple(known[name] for name in names)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from mqlab.config import EngineConfig, Timing
 from mqlab.errors import BenchError, ConfigError
 from mqlab.models.echoed import is_echo
 from mqlab.models.simulated import PREFIX, is_simulated
+from mqlab.notes import notes_of
 from mqlab.record.metadata import environment
 from mqlab.topologies import layout_options
 from mqlab.types import ModelInfo
@@ -49,7 +50,7 @@ def main(engine: EngineConfig, config: AgreementConfig, timing: Timing) -> int:
     Raises:
         as ``agreement``; ConfigError as well for a file that cannot be written.
     """
-    result = told(lambda: agreement(engine, config, timing), config.output_json, engine.notes)
+    result = told(lambda: agreement(engine, config, timing), config.output_json, notes_of(engine))
     return 0 if result.agrees else 3
 
 

@@ -31,6 +31,7 @@ from mqlab.models.devices import own_devices
 from mqlab.models.echoed import is_echo
 from mqlab.models.resolve import load_config
 from mqlab.models.simulated import is_simulated
+from mqlab.notes import notes_of
 from mqlab.record.metadata import environment
 from mqlab.types import ModelInfo
 
@@ -43,7 +44,7 @@ def main(engine: EngineConfig, config: CalibrateConfig) -> int:
     Raises:
         as ``calibrate``; ConfigError as well for a file that cannot be written.
     """
-    told(lambda: calibrate(engine, config), config.output_json, engine.notes)
+    told(lambda: calibrate(engine, config), config.output_json, notes_of(engine))
     return 0
 
 
@@ -92,7 +93,7 @@ def calibrate(engine: EngineConfig, config: CalibrateConfig) -> Calibration:
         rows=rows_of(timed, device, cost),
         workload=config.as_record(),
         engine=asdict(engine),
-        notes=engine.notes,
+        notes=notes_of(engine),
         cpu=cpu,
         meta=meta,
     )

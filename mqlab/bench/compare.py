@@ -36,6 +36,7 @@ from mqlab.bench.output import told
 from mqlab.client.sync import LoopThread
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import BenchError, EngineStartError
+from mqlab.notes import notes_of
 from mqlab.probes.recording import begin_recording
 from mqlab.record.metadata import environment, write_meta
 from mqlab.types import ModelInfo
@@ -86,7 +87,7 @@ def main(engine: EngineConfig, config: CompareConfig, timing: Timing) -> int:
     Raises:
         as ``compare``; ConfigError as well for a file that cannot be written.
     """
-    result = told(lambda: compare(engine, config, timing), config.output_json, engine.notes)
+    result = told(lambda: compare(engine, config, timing), config.output_json, notes_of(engine))
     return 3 if result.void else 0
 
 

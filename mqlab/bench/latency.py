@@ -25,6 +25,7 @@ from mqlab.bench.output import told
 from mqlab.bench.reuse import Reuse
 from mqlab.client.contract import EngineClient
 from mqlab.config import EngineConfig, Timing
+from mqlab.notes import notes_of
 from mqlab.record.metadata import environment
 from mqlab.types import Request, SamplingParams
 from mqlab.wire.wiring import Wiring
@@ -36,7 +37,7 @@ def main(engine: EngineConfig, config: LatencyConfig, timing: Timing, *, wiring:
     Raises:
         as ``latency``.
     """
-    told(lambda: latency(engine, config, timing, wiring=wiring), config.output_json, engine.notes)
+    told(lambda: latency(engine, config, timing, wiring=wiring), config.output_json, notes_of(engine))
     return 0
 
 
@@ -77,7 +78,7 @@ async def measure(wiring: Wiring, engine: EngineConfig, config: LatencyConfig) -
         latencies_s=tuple(latencies),
         workload=config.as_record(),
         engine=asdict(engine),
-        notes=engine.notes,
+        notes=notes_of(engine),
         cpu=cpu.report,
         reuse=reuse,
         meta=environment(),

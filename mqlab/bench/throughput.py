@@ -38,6 +38,7 @@ from mqlab.bench.reuse import Reuse
 from mqlab.bench.throughput_result import ThroughputResult
 from mqlab.config import EngineConfig, Timing
 from mqlab.errors import ConfigError
+from mqlab.notes import notes_of
 from mqlab.record.metadata import environment
 from mqlab.types import Request, SamplingParams
 from mqlab.wire.wiring import Wiring
@@ -52,7 +53,7 @@ def main(engine: EngineConfig, workload: ThroughputConfig, dataset: DatasetConfi
     Raises:
         as ``throughput``.
     """
-    told(lambda: throughput(engine, workload, dataset, timing, wiring=wiring), workload.output_json, engine.notes)
+    told(lambda: throughput(engine, workload, dataset, timing, wiring=wiring), workload.output_json, notes_of(engine))
     return 0
 
 
@@ -110,7 +111,7 @@ async def measure(
         workload=workload.as_record(),
         dataset=dataset.as_record(),
         engine=asdict(engine),
-        notes=engine.notes,
+        notes=notes_of(engine),
         cpu=cpu.report,
         reuse=reuse,
         meta=environment(),

@@ -74,7 +74,7 @@ class EngineClient(Protocol):
         """Return when requests can be served.
 
         Raises:
-            EngineStartError: it never became ready; carries the cause.
+            ConfigError, ModelError: the engine refuses what it was asked for. EngineStartError: it never became ready; carries the cause.
         """
         ...
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mqlab.client.base import BaseClient
 from mqlab.engine.service import Service, died_of
-from mqlab.errors import EngineStartError
+from mqlab.errors import REFUSALS, EngineStartError
 from mqlab.plan import InFlight, SampledTokens
 from mqlab.types import ModelInfo
 from mqlab.wire.statspage import PAGE, Phase, StatsPage
@@ -62,6 +62,8 @@ class LocalClient(BaseClient):
         try:
             async with deadline:
                 core = await self._worker.run(partial(_build, self._wiring, self._abandoned))
+        except REFUSALS:
+            raise
         except Exception as error:
             if deadline.expired():
                 late = f"the engine was not ready within {limit:g} s (start_timeout)"

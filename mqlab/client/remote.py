@@ -12,7 +12,7 @@ from typing import Any
 from mqlab.client.background import watch_loop
 from mqlab.client.base import BaseClient
 from mqlab.client.watched import Watched
-from mqlab.errors import EngineStartError
+from mqlab.errors import ConfigError, EngineStartError, ModelError
 from mqlab.types import Command, Health, ModelInfo
 from mqlab.wire.codecs import Codec
 from mqlab.wire.liveness import judge
@@ -150,11 +150,13 @@ class RemoteClient(BaseClient):
         finally:
             handshake.cancel()
 
-    def _start_error(self, hold: Hold) -> EngineStartError:
+    def _start_error(self, hold: Hold) -> EngineStartError | ConfigError | ModelError:
         ended = next((one for one in hold.children if one.ended.done()), None)
         if ended is None:
             limit = f"the engine was not ready within {self.timing.start_timeout:g} s (start_timeout)"
             return EngineStartError(f"{limit}; raise the limit if it was still loading", log_tail=log_tails(hold.run_dir.path))
+        if ended.refusal is not None:
+            return ended.refusal
         cause = ended.cause if ended.role == ENGINE else f"{ended.role}: {ended.cause}"
         # The child's own traceback is worth more than the end of its log, which repeats it.
         return EngineStartError(cause, ended.child.exit_code(), ended.traceback or ended.child.log_tail())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from mqlab.errors import REFUSALS, ConfigError, ModelError
 from mqlab.wire.liveness import ExitWatch
 from mqlab.wire.process import Child
 from mqlab.wire.report import Report
@@ -45,6 +46,14 @@ class Watched:
     def failure(self) -> Report | None:
         """Why it said that it ends."""
         return next((report for report in self._reports if report.kind == "failed"), None)
+
+    @property
+    def refusal(self) -> ConfigError | ModelError | None:
+        """What it does not start for, as it raised it."""
+        if self.failure is None or not self.failure.refusal:
+            return None
+        kinds = {one.__name__: one for one in REFUSALS}
+        return kinds[self.failure.refusal](self.failure.cause)
 
     @property
     def cause(self) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,7 @@ from mqlab.contract.rig import (
     the_engine,
 )
 from mqlab.contract.waiting import until
-from mqlab.errors import ClientClosedError, EngineStartError, MqlabError
+from mqlab.errors import ClientClosedError, ConfigError, EngineStartError, ModelError, MqlabError
 from mqlab.wire.spec import Spec
 
 
@@ -66,10 +67,22 @@ async def check_build_failure_says_why(rig: Rig) -> None:
     assert_nothing_new(before)
 
 
+async def check_refusal_is_raised_as_it_is(rig: Rig) -> None:
+    before, nowhere = held(), {"model": "/nowhere/model", "cache": Path("/nowhere")}
+    for refusing, kind, why in (
+        (Spec("mqlab.config:EngineConfig", {"block_size": 0}), ConfigError, "--block-size=0 must be at least 1"),
+        (Spec("mqlab.models.resolve:resolve", nowhere), ModelError, "no folder or file at '/nowhere/model'"),
+    ):
+        error = await outcome(rig.make(replace(rig.wiring(), core=refusing)).start(), timeout=20)
+        assert type(error) is kind and str(error).startswith(why)
+        assert len(str(error).splitlines()) == 1, "nothing is broken: a traceback or a log would tell no more"
+    assert_nothing_new(before)
+
+
 async def check_wrong_spec_is_named(rig: Rig) -> None:
     wiring = replace(rig.wiring(), core=Spec("no_such_module:build"))
     error = await outcome(rig.make(wiring).start(), timeout=20)
-    assert isinstance(error, EngineStartError)
+    assert isinstance(error, ConfigError)
     assert "no_such_module:build" in str(error)
 
 

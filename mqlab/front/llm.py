@@ -19,6 +19,8 @@ from mqlab.errors import CallTimeout, ClientClosedError, ConfigError, InvalidReq
 from mqlab.front.frontend import Frontend
 from mqlab.front.progress import Progress
 from mqlab.front.prompts import ChatPrompt, Prompt, room_for
+from mqlab.notes import log_notes
+from mqlab.spelling import suggestion
 from mqlab.topologies import make_client
 from mqlab.types import Completion, Embedding, EngineStats, ModelInfo, SamplingParams, Tokens
 from mqlab.wire.wiring import Wiring
@@ -49,8 +51,10 @@ class LLM:
     """
 
     def __init__(self, model: str = "smollm2-135m", *, topology: str = "inproc", codec: str = "msgpack", **engine_options: Any) -> None:
-        wiring = Wiring.of(_engine_config(model, engine_options), codec=codec)
+        config = _engine_config(model, engine_options)
+        wiring = Wiring.of(config, codec=codec)
         wiring.build_codec()  # a wrong name is refused on layouts, too, that encode nothing
+        log_notes(config)
         self._start(make_client(topology, wiring), topology)
 
     @classmethod
@@ -261,7 +265,8 @@ class LLM:
 def _engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
     known = {field.name for field in dataclasses.fields(EngineConfig)} - {"model"}
     if unknown := sorted(options.keys() - known):
-        raise ConfigError(f"LLM does not take {', '.join(unknown)}; it takes topology, codec, {', '.join(sorted(known))}")
+        meant = suggestion(unknown[0], known)
+        raise ConfigError(f"LLM does not take {', '.join(unknown)}{meant}; it takes topology, codec, {', '.join(sorted(known))}")
     return EngineConfig(model=model, **options)
 
 

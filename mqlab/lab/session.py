@@ -20,6 +20,7 @@ from mqlab.lab.instruments import Instruments
 from mqlab.lab.render import session_html
 from mqlab.lab.stream import Stream
 from mqlab.models.resolve import resolve
+from mqlab.notes import log_notes
 from mqlab.probes.base import attempt
 from mqlab.probes.recording import begin_recording
 from mqlab.probes.running import find
@@ -77,6 +78,7 @@ class Session(Instruments):
             ConfigError, ModelError, EngineStartError: it could not start; nothing is left running.
         """
         resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)
+        log_notes(config)
         session = Session(Wiring.of(config, codec=codec, timing=timing), topology, name=name, record=record)
         session._config = session._began = config
         return session

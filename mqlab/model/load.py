@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mqlab.bars import progress_bar
+from mqlab.bars import progress_bar, ticking
 from mqlab.config import EngineConfig, Settings, check
 from mqlab.errors import ModelError
 from mqlab.model.accel.choice import Choice, choose, choose_dtype
@@ -72,6 +72,7 @@ def foresee(config: EngineConfig, group: Group = ALONE) -> ModelInfo:
 
 def _settled(config: EngineConfig) -> tuple[EngineConfig, Choice]:
     """Where a model runs; a GPU's engine leaves to the CPU what only transformers can run."""
+    _check_quantisable(config)
     choice = choose(config)
     if choice.on_accel:
         from mqlab.model.accel.load import can_run  # what a CPU does without is not imported there
@@ -80,6 +81,13 @@ def _settled(config: EngineConfig) -> tuple[EngineConfig, Choice]:
             config = replace(config, device="cpu")
             choice = choose(config)
     return config, choice
+
+
+def _check_quantisable(config: EngineConfig) -> None:
+    """Before a backend is chosen: none that could be suggested would do."""
+    if config.quantization != "none":
+        missing = what_is_missing(load_config(resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)))
+        check(not missing, config, "quantization", f"is not possible for a model that transformers runs ({missing}); leave it out")
 
 
 def _build_on_cpu(config: EngineConfig, group: Group) -> TorchRunner:
@@ -144,7 +152,7 @@ def _warm_up(runner: TorchRunner) -> None:
     chunk = Chunk(
         "warm-up", tokens=(0,), start=0, blocks=(0,), samples=True, params=everything, seed=0, history=(0,), num_prompt=1, mask=mask
     )
-    with progress_bar("warming up (compiles kernels the first time)", total=1, unit="step") as bar:
+    with progress_bar("warming up (compiles kernels the first time)", total=1, unit="step") as bar, ticking(bar):
         runner.run(Plan((chunk,)))
         bar.update()
 

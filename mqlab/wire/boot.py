@@ -12,7 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from mqlab.errors import MqlabError
+from mqlab.errors import REFUSALS, MqlabError
 from mqlab.wire.leaving import leave
 from mqlab.wire.log import log_to_stderr
 from mqlab.wire.parent import StopOnSigterm, leave_with_parent
@@ -45,6 +45,9 @@ def _run(reporter: Reporter, run_dir: Path, stop: StopOnSigterm) -> int:
         leave()  # here, where the error's frames still hold the core and its probes
         if stop.asked:
             return 0
+        if isinstance(error, REFUSALS):
+            reporter.refused(error, traceback.format_exc())
+            return 1
         # What mqlab raises on purpose says all that a user needs, and the parent prints it.
         if not isinstance(error, MqlabError):
             traceback.print_exc()

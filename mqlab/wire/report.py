@@ -8,13 +8,17 @@ from typing import Literal
 
 import msgspec
 
+from mqlab.errors import ConfigError, ModelError
+
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``ready``: its sockets are up. ``failed``: it is about to exit, and why."""
+    """``ready``: its sockets are up. ``failed``: it is about to exit, and why; where nothing is broken ``refusal`` names the class of
+    REFUSALS."""
 
     kind: Literal["ready", "failed"]
     cause: str = ""
     traceback: str = ""
+    refusal: str = ""
 
 
 class Reporter:
@@ -30,6 +34,10 @@ class Reporter:
     def failed(self, cause: str, traceback: str) -> None:
         """The process is about to exit."""
         self._write(Report("failed", cause, traceback))
+
+    def refused(self, error: ConfigError | ModelError, traceback: str) -> None:
+        """The process is about to exit, for what its user asked for is not possible."""
+        self._write(Report("failed", str(error), traceback, type(error).__name__))
 
     def _write(self, report: Report) -> None:
         with contextlib.suppress(BrokenPipeError):  # a parent that is gone needs no report

@@ -17,6 +17,7 @@ from mqlab import cli
 from mqlab.arguments import build_parser, load_configs, serve_configs, throughput_configs
 from mqlab.config import EngineConfig, ServerConfig
 from mqlab.errors import ConfigError
+from mqlab.notes import notes_of
 
 THROUGHPUT = (
     "python3 benchmarks/benchmark_throughput.py --model $MODEL --dataset benchmarks/ShareGPT_V3_unfiltered_cleaned_split.json"
@@ -175,6 +176,6 @@ def test_what_cannot_be_had_is_refused(make: Any, words: str) -> None:
 
 
 def test_what_is_taken_and_not_done_is_told() -> None:
-    (note,) = EngineConfig(num_scheduler_steps=8, gpu_memory_utilization=0.98).notes
+    (note,) = notes_of(EngineConfig(num_scheduler_steps=8, gpu_memory_utilization=0.98))
     assert note.startswith("--gpu-memory-utilization 0.98 sizes nothing on a CPU")
-    assert EngineConfig().notes == ()
+    assert notes_of(EngineConfig()) == ()

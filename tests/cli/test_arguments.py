@@ -116,6 +116,8 @@ def test_disable_log_stats_is_an_interval_of_zero() -> None:
         ("serve", "MODEL", "mqlab serve MODEL [options]"),
         ("serve m --nope", "--nope", "mqlab serve MODEL [options]"),
         ("serve m --port abc", "--port: 'abc' is not a number", "mqlab serve"),
+        ("serve m --cuda-graph-sizes 1,2", "--cuda-graph-sizes: '1,2' must be given with spaces, like 1 2 4", "mqlab serve"),
+        ("serve m --enforce-eager=yes", "--no-enforce-eager: takes no value, and got 'yes'", "mqlab serve"),
         ("serve m --por 1", "--por", "mqlab serve"),
         ("serve m --topology ring", "'inproc'", "mqlab serve"),
         ("serve m extra", "extra", "mqlab serve"),

@@ -58,6 +58,15 @@ def test_a_group_is_shown_whole_with_what_else_is_about_the_word(asked: Help) ->
     assert "--kv-cache-gb" in cache and "--port" not in cache
 
 
+def test_a_flag_brings_the_group_that_is_named_after_it_unless_it_is_asked_for_with_its_dashes(asked: Help) -> None:
+    shown = asked("serve", "--help=device")
+    assert (
+        all(flag in shown for flag in ("--device {", "--attention-backend {", "--tensor-parallel-size N")) and "--block-size" not in shown
+    )
+    assert "--device {" in (alone := asked("serve", "--help=--device")) and "--attention-backend" not in alone
+    assert "--block-size" not in asked("bench", "latency", "--help=model"), "its group, 'The core: …', has the word in what follows"
+
+
 def test_above_the_commands_a_word_is_looked_for_in_all_of_them_and_each_option_told_once(asked: Help) -> None:
     shown = asked("--help=lookup")
     assert shown.count("--prompt-lookup-max N") == 1 and "usage: mqlab serve" in shown

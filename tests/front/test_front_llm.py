@@ -303,6 +303,7 @@ def test_dropped_on_its_own_loop_it_still_ends(echo: Echo) -> None:
     ("options", "message"),
     [
         ({"colour": 5}, "LLM does not take colour; it takes topology, codec, async_scheduling, attention_backend, block_size"),
+        ({"tensor_parallel": 2}, r"LLM does not take tensor_parallel; did you mean tensor_parallel_size\?; it takes topology, codec"),
         ({"block_size": 0}, "--block-size=0 must be at least 1"),
         ({"topology": "ring"}, "--topology='ring' is unknown"),
         ({"codec": "xml"}, "--codec='xml' is unknown"),
@@ -311,6 +312,18 @@ def test_dropped_on_its_own_loop_it_still_ends(echo: Echo) -> None:
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LLM(**options)
+
+
+@pytest.mark.parametrize("topology", ["inproc", "v1"])
+def test_what_the_engine_refuses_is_a_line(topology: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--tensor-parallel-size=2 is not possible .*; pass 1$"):
+        LLM("sim:llama-3.2-1b@h100", topology=topology, tensor_parallel_size=2)
+
+
+def test_what_will_not_be_heeded_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with LLM("echo:smollm2-135m", enforce_eager=True):
+        (record,) = caplog.records
+    assert record.levelname == "WARNING" and "--enforce-eager does nothing without a model" in record.getMessage()
 
 
 def test_an_engine_without_a_tokenizer_is_closed_again(echo: Echo) -> None:

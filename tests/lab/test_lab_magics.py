@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from mqlab.config import EngineConfig, ServerConfig, Timing
 from mqlab.contract.waiting import until_sync
-from mqlab.errors import ConfigError, EngineStartError, ModelError
+from mqlab.errors import ConfigError, ModelError
 from mqlab.lab.registry import SESSIONS, Registry, Served
 from mqlab.lab.session import Session
 from mqlab.types import SamplingParams
@@ -128,7 +128,7 @@ def test_wrong_arguments_are_ordinary_errors(shell: InteractiveShell, line: str,
 
 
 def test_failed_start_raises_and_binds_nothing(shell: InteractiveShell, magic: Magic) -> None:
-    with pytest.raises(EngineStartError, match="no_such_factory"):
+    with pytest.raises(ConfigError, match="no_such_factory"):
         magic("serve smollm2-135m --max-num-seqs 1")
     assert "lab" not in shell.user_ns and not SESSIONS.live()
 

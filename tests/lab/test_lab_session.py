@@ -17,7 +17,7 @@ import pytest
 
 from mqlab.config import EngineConfig
 from mqlab.contract.waiting import until, until_sync
-from mqlab.errors import ClientClosedError, EngineDeadError, EngineStartError, InvalidRequest, ModelError
+from mqlab.errors import ClientClosedError, ConfigError, EngineDeadError, InvalidRequest, ModelError
 from mqlab.lab.session import Session
 from mqlab.types import SamplingParams
 from mqlab.wire.spec import Spec
@@ -276,10 +276,12 @@ print(lab.info.pid, lab.generate_sync("Hello there world", max_tokens=3).text)
 
 
 def test_failed_start_leaves_nothing() -> None:
-    with pytest.raises(EngineStartError, match="no_such_factory"):
+    with pytest.raises(ConfigError, match="no_such_factory"):
         Session(Wiring(Spec("mqlab.engine.echo:no_such_factory", {})))
     with pytest.raises(ModelError, match="names no model folder"):
         Session(Wiring(Spec("mqlab.engine.echo:build", {})))
+    with pytest.raises(ConfigError, match=r"^--tensor-parallel-size=2 is not possible .*; pass 1$"):
+        Session.of(EngineConfig(model="sim:llama-3.2-1b@h100", tensor_parallel_size=2))
     with pytest.raises(ModelError, match="/no/such/model"):
         Session.of(EngineConfig(model="/no/such/model"))
 

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from mqlab.clock import ManualClock
 from mqlab.config import EngineConfig
 from mqlab.engine.engine_core import EngineCore
-from mqlab.errors import ModelError
+from mqlab.errors import ConfigError, ModelError
 from mqlab.model.architecture import read_architecture
 from mqlab.model.attention import LONG_CHUNK
 from mqlab.model.batch import BatchTensors
@@ -28,7 +28,7 @@ from mqlab.model.forward import Forward
 from mqlab.model.hf import HfModel
 from mqlab.model.hf_shape import hf_architecture
 from mqlab.model.kv import allocate
-from mqlab.model.load import build
+from mqlab.model.load import build, foresee
 from mqlab.model.shape import ModelShape
 from mqlab.model.weights import Weights
 from mqlab.models.resolve import load_config
@@ -300,6 +300,14 @@ def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ModelError, match=r"transformers cannot read .*config\.json: .*; pass another model"):
         hf_architecture(tmp_path)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_it_cannot_be_quantised_and_no_backend_is_named_that_could(backend: Any, tmp_path: Path) -> None:
+    save(tmp_path, "opt")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"--quantization='w8a8' is not possible for a model that transformers runs .*; leave it out"):
+        foresee(EngineConfig(model=str(tmp_path), attention_backend=backend, quantization="w8a8"))
 
 
 @torch.inference_mode()

@@ -20,6 +20,7 @@ from mqlab.model.cost import ModelCost, Work, step_seconds
 from mqlab.model.sim import build, foresee
 from mqlab.model.sim_work import rounds_of
 from mqlab.models.resolve import resolve
+from mqlab.notes import notes_of
 from mqlab.plan import Chunk, Plan
 from mqlab.text.tokenizer import Tokenizer
 from mqlab.types import Call, Model, ModelInfo, Reply, Request, SamplingParams
@@ -144,7 +145,7 @@ def test_a_folder_on_a_device_of_ones_own(model_folder: Path, tmp_path: Path) ->
     runner.launch(Plan((chunk(),))).wait()
     assert runner.info.path == str(model_folder) and runner.info.name == name
     assert clock.now_ns() == 7 * MS
-    assert EngineConfig(model=name, gpu_memory_utilization=0.5).notes == (), "it is heeded here"
+    assert notes_of(EngineConfig(model=name, gpu_memory_utilization=0.5)) == (), "it is heeded here"
 
 
 def test_the_text_is_english_and_documents_end() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mqlab.bars import progress_bar
+from mqlab.bars import progress_bar, ticking
 from mqlab.config import EngineConfig
 from mqlab.model.accel.accelerator import Accelerator
 from mqlab.model.accel.buffers import Batch, StepBuffers
 from mqlab.model.accel.decoder import DeviceDecoder
 from mqlab.model.kv import Pool
 from mqlab.plan import Chunk, Plan
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
 class Graphs:
@@ -44,11 +48,14 @@ class Graphs:
         self._logits = torch.empty(max(sizes, default=0), decoder.arch.vocab, device=accelerator.device)
         self._replays: dict[int, Callable[[], None]] = {}
         states = torch.compile(decoder.states) if compiled else decoder.states
-        for size in progress_bar("capturing graphs", iterable=sizes[::-1], unit="graph") if sizes else ():
-            step = partial(_step, states, decoder.logits, buffers.graph_batch(size), cache, self._logits[:size])
-            if compiled:
-                step()  # no request must wait for a compiler, on a CPU neither
-            self._replays[size] = accelerator.capture(step)
+        with _progress(accelerator, sizes, compiled) as bar, ticking(bar):
+            for size in sizes[::-1]:
+                bar.set_postfix_str(f"{size} sequence{'s' * (size > 1)}")
+                step = partial(_step, states, decoder.logits, buffers.graph_batch(size), cache, self._logits[:size])
+                if compiled:
+                    step()  # no request must wait for a compiler, on a CPU neither
+                self._replays[size] = accelerator.capture(step)
+                bar.update()
 
     def size_for(self, plan: Plan) -> int | None:
         """The graph of a plan; None where there is none so large, or not all of it decodes."""
@@ -59,6 +66,13 @@ class Graphs:
         """Logits [size, vocab] float32, good until the next run of any graph."""
         self._replays[size]()
         return self._logits[:size]
+
+
+def _progress(accelerator: Accelerator, sizes: Sequence[int], compiled: bool) -> tqdm:
+    """A bar that names what is done, none where nothing is: a CPU captures nothing."""
+    captures = accelerator.device.type == "cuda"
+    work = " and ".join(["compiling"] * compiled + ["capturing graphs"] * captures)
+    return progress_bar(work, shown=bool(sizes and work), total=len(sizes), unit="size")
 
 
 def _step(states: Callable[..., Tensor], logits: Callable[..., Tensor], batch: Batch, cache: list[Pool], out: Tensor) -> None:
