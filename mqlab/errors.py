@@ -24,6 +24,8 @@ A message names the value, the limit and the remedy.
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class MqlabError(Exception):
     """Base of all errors below."""
@@ -39,6 +41,19 @@ class ModelError(MqlabError):
 
 REFUSALS = (ConfigError, ModelError)
 """What an engine says that will not start, as opposed to one that cannot: its user gets that as it is, from whatever process."""
+
+RefusalKind = Literal["config", "model"]
+"""What a refusal is called between processes."""
+
+
+def refusal_kind(error: ConfigError | ModelError) -> RefusalKind:
+    """Which of REFUSALS an error is, of the class itself or of one below it."""
+    return "config" if isinstance(error, ConfigError) else "model"
+
+
+def refusal_of(kind: RefusalKind, cause: str) -> ConfigError | ModelError:
+    """A refusal, for whoever it was told to."""
+    return (ConfigError if kind == "config" else ModelError)(cause)
 
 
 class RequestError(MqlabError):

@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
 
 
 def is_a(value: Any, kind: Any) -> bool:

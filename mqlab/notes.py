@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -18,9 +19,9 @@ def notes_of(config: EngineConfig) -> tuple[str, ...]:
     """The lines, to be told to the user once."""
     on_cpu = config.device == "cpu" or (config.device == "auto" and _has_no_gpu())
     if config.model.startswith("sim:"):
-        return tuple(_on_no_kernels(config, "for a simulated device"))
+        return (*_on_simulated_memory(config), *_on_no_kernels(config, "for a simulated device"))
     if config.model.partition(":")[0] == "echo":
-        return (*_on_memory(config, on_cpu), *_on_no_kernels(config, "without a model"))
+        return (*_on_no_memory(config), *_on_no_kernels(config, "without a model"))
     return (*_on_memory(config, on_cpu), *_on_graphs(config, on_cpu))
 
 
@@ -35,13 +36,30 @@ def _on_no_kernels(config: EngineConfig, why: str) -> list[str]:
     return [f"--{name.replace('_', '-')} does nothing {why}: no kernels run there" for name in given]
 
 
+def _on_no_memory(config: EngineConfig) -> list[str]:
+    given = {"--kv-cache-gb": config.kv_cache_gb, "--gpu-memory-utilization": config.gpu_memory_utilization}
+    return [f"{one} does nothing without a model: --num-kv-blocks does" for one in _told(given)]
+
+
+def _on_simulated_memory(config: EngineConfig) -> list[str]:
+    blocks = _told({"--num-kv-blocks": config.num_kv_blocks})
+    share = _told({"--gpu-memory-utilization": config.gpu_memory_utilization})
+    return [
+        *[f"{one} does nothing for a simulated device: --num-kv-blocks does" for one in _told({"--kv-cache-gb": config.kv_cache_gb})],
+        *[f"{one} sizes nothing: {blocks[0]} does" for one in share if blocks],
+    ]
+
+
 def _on_memory(config: EngineConfig, on_cpu: bool) -> list[str]:
     share = {"--gpu-memory-utilization": config.gpu_memory_utilization}
-    sizes = {"--num-kv-blocks": config.num_kv_blocks, "--kv-cache-gb": config.kv_cache_gb, **share}
-    given = [f"{flag} {value:.12g}" for flag, value in sizes.items() if value is not None]
+    given = _told({"--num-kv-blocks": config.num_kv_blocks, "--kv-cache-gb": config.kv_cache_gb, **share})
     if on_cpu and given and config.num_kv_blocks is None and config.kv_cache_gb is None:
         return [f"{given[0]} sizes nothing on a CPU: --kv-cache-gb, 1 by default, does"]
     return [f"{beside} sizes nothing: {given[0]} does" for beside in given[1:]]
+
+
+def _told(values: Mapping[str, float | None]) -> list[str]:
+    return [f"{flag} {value:.12g}" for flag, value in values.items() if value is not None]
 
 
 def _on_graphs(config: EngineConfig, on_cpu: bool) -> list[str]:

@@ -1,8 +1,8 @@
 """Triton's interpreter (``TRITON_INTERPRET=1``) made right where it is silently wrong.
 
 The interpreter of Triton 3.7 holds a bfloat16 as its 16 bits in a uint16. It gives those integers to numpy's matmul, so that a
-``tl.dot`` of bfloat16 operands is a product of garbage, and to numpy's casts, so that only float32 becomes one and comes of one; and of a
-float32 it cuts 16 bits off, where a GPU rounds to the nearest, the even one of two.
+``tl.dot`` of bfloat16 operands is a product of garbage, and to numpy's casts, so that any cast but to and from float32 is, too. From
+a float32 it cuts 16 bits off, where a GPU rounds to the nearest, the even one of two.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from mqlab.bench.arm_run import Run
 from mqlab.bench.arm_work import Work
 from mqlab.bench.arms import Arm
 from mqlab.client.base import BaseClient
-from mqlab.errors import MqlabError
+from mqlab.errors import REFUSALS, MqlabError, RefusalKind, refusal_kind
 from mqlab.topologies import make_client
 from mqlab.types import ModelInfo
 from mqlab.wire.spec import Spec
@@ -36,11 +36,12 @@ _LINE_LIMIT = 64 << 20
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the arm: that it is ready, what a run measured, or why it failed."""
+    """A line of the arm: that it is ready, what a run measured, or why it failed; ``refusal`` where nothing is broken."""
 
     info: ModelInfo | None = None
     run: Run | None = None
     error: str | None = None
+    refusal: RefusalKind | None = None
 
 
 Tell = Callable[[Answer], object]
@@ -62,6 +63,8 @@ def main() -> None:
         else:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_serve(arm, answer))
+    except REFUSALS as error:
+        answer(Answer(error=str(error), refusal=refusal_kind(error)))
     except MqlabError as error:
         answer(Answer(error=str(error)))
     os._exit(0)  # a core that runs here may have threads that nobody waits for

@@ -15,10 +15,10 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -35,7 +35,7 @@ from mqlab.bench.local import check_fits, folder_of
 from mqlab.bench.output import told
 from mqlab.client.sync import LoopThread
 from mqlab.config import EngineConfig, Timing
-from mqlab.errors import BenchError, EngineStartError
+from mqlab.errors import BenchError, EngineStartError, refusal_of
 from mqlab.notes import notes_of
 from mqlab.probes.recording import begin_recording
 from mqlab.record.metadata import environment, write_meta
@@ -49,7 +49,7 @@ def compare(engine: EngineConfig, config: CompareConfig, timing: Timing | None =
     """Run a comparison. Blocks; an interrupt ends every arm.
 
     Raises:
-        ConfigError: nothing to compare, or a setting that an arm refuses. EngineStartError: an arm never became ready.
+        ConfigError: nothing to compare, or what an arm refuses, as ModelError is. EngineStartError: an arm never became ready.
         BenchError: an arm failed while it ran. Nothing is left running then.
     """
     return compare_arms(make_arms(engine, config, timing or Timing()), config, progress=progress)
@@ -63,7 +63,7 @@ def compare_arms(plain: Sequence[Arm], config: CompareConfig, *, progress: bool 
         probes: let the light probes record.
 
     Raises:
-        ModelError, EngineStartError, BenchError: as ``compare``.
+        ConfigError, ModelError, EngineStartError, BenchError: as ``compare``.
     """
     for arm in plain:
         _check(arm)
@@ -204,10 +204,24 @@ async def _spawned(answers: int, log: IO[bytes]) -> asyncio.subprocess.Process:
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        process = await starting
-        process.kill()
-        await process.wait()
+        await _whole(_undone(starting))
         raise
+
+
+async def _undone(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    process = await starting
+    process.kill()
+    await _end(process)
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """Run something to its end, however often this is cancelled meanwhile. What it raises is dropped: a cancellation is told already."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -243,13 +257,16 @@ class ArmProcess:
         """Hand it what to run, and return when its engine is up.
 
         Raises:
-            EngineStartError: it never came up.
+            ConfigError, ModelError: its engine refuses. EngineStartError: it never came up.
         """
         await self._write(pickle.dumps(sys.path) + pickle.dumps(self._arm))
         answer = await self._answer()
-        if answer.info is None:
-            raise EngineStartError(f"arm {self.label!r}: {answer.error or self._end()}", None, "" if answer.error else self._tail())
-        return answer.info
+        if answer.info is not None:
+            return answer.info
+        cause = f"arm {self.label!r}: {answer.error or self._end()}"
+        if answer.refusal is not None:
+            raise refusal_of(answer.refusal, cause)
+        raise EngineStartError(cause, None, "" if answer.error else self._tail())
 
     async def run(self, work: Work) -> Run:
         """One run.

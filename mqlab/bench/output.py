@@ -50,9 +50,19 @@ def check_new_folder(folder: Path, flag: str) -> None:
 
 
 def write_output(path: str | None, record: Mapping[str, Any]) -> None:
-    """Write a result where one was asked for."""
-    if path is not None:
-        Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    """Write a result where one was asked for; a file that is there is replaced whole or not at all, where its folder can be written."""
+    if path is None:
+        return
+    text, file = json.dumps(record, indent=2) + "\n", Path(path).resolve()
+    if (file.exists() and not file.is_file()) or not os.access(file.parent, os.W_OK):  # /dev/stdout, for one
+        file.write_text(text, encoding="utf-8")
+        return
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 class Recorded(Protocol):
@@ -91,8 +101,10 @@ def told(run: Callable[[], R], output_json: str | None, notes: Iterable[str] = (
     tell(notes)
     check_output(output_json)
     result = run()
-    write_output(output_json, result.as_record())  # first: the reader of what is printed may be gone
-    print(result)
+    try:
+        write_output(output_json, result.as_record())  # first: the reader of what is printed may be gone
+    finally:
+        print(result)
     return result
 
 

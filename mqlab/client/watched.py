@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from mqlab.errors import REFUSALS, ConfigError, ModelError
+from mqlab.errors import ConfigError, ModelError, refusal_of
 from mqlab.wire.liveness import ExitWatch
 from mqlab.wire.process import Child
 from mqlab.wire.report import Report
@@ -50,10 +50,9 @@ class Watched:
     @property
     def refusal(self) -> ConfigError | ModelError | None:
         """What it does not start for, as it raised it."""
-        if self.failure is None or not self.failure.refusal:
+        if self.failure is None or self.failure.refusal is None:
             return None
-        kinds = {one.__name__: one for one in REFUSALS}
-        return kinds[self.failure.refusal](self.failure.cause)
+        return refusal_of(self.failure.refusal, self.failure.cause)
 
     @property
     def cause(self) -> str:

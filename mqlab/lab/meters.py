@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mqlab.lab.readings import Reading
 from mqlab.types import EngineStats, Shape
 from mqlab.wire.process import RANK
+from mqlab.wire.ranks import number_of
 
 _RANK_PID = re.compile(rf"process\.({RANK}.+)\.pid$")
 
@@ -180,7 +181,7 @@ class _Span:
     def ranks(self) -> dict[str, int]:
         """The processes that share the engine's model, which write nothing themselves: their pids by role, from whoever looks at them."""
         names = {found[1] for _, page in self._pages("observer") for name in page if (found := _RANK_PID.match(name))}
-        seen = {role: self._observer_of(role) for role in sorted(names)}
+        seen = {role: self._observer_of(role) for role in sorted(names, key=number_of)}
         return {role: pid for role, found in seen.items() if found and (pid := found[1].get(f"process.{role}.pid"))}
 
     def _observer_of(self, role: str) -> tuple[str, Mapping[str, int]] | None:

@@ -109,12 +109,12 @@ def _start_detached(served: Served) -> Entry:
         command = [sys.executable, "-P", "-m", "mqlab", *_line(served)]
         keys = environment_of_server(served.server.api_key)
         child = spawn(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, env=keys)
-    try:
-        entry = _wait_ready(child, log, served.timing.start_timeout)
-    except BaseException:
-        child.terminate()
-        child.wait()
-        raise
+        try:
+            entry = _wait_ready(child, log, served.timing.start_timeout)
+        except BaseException:
+            child.terminate()
+            child.wait()
+            raise
     threading.Thread(target=child.wait, name=f"mqlab-server-{child.pid}", daemon=True).start()  # whose child ends is to bury it
     _tidy(folder)
     (folder / f"{child.pid}.json").write_text(json.dumps(_note(entry, served)), encoding="utf-8")

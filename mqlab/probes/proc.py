@@ -37,6 +37,7 @@ class ProcessSampler:
         self._pids = {role: pid for role, pid in pids.items() if not role.startswith(RANK)}
         self._known = {role: _Watched(self._sink, role, pid) for role, pid in self._pids.items()}
         self._watched = dict(self._known)
+        self._dropped = set[str]()
         self._looks = self._spent = 0
 
     def look(self) -> None:
@@ -55,6 +56,7 @@ class ProcessSampler:
                 del self._watched[role]
             except Exception as error:
                 del self._watched[role]
+                self._dropped.add(role)
                 dropped(f"of process {role}", error)
         self._looks += 1
         # Rare and slow, unlike other probes' events: here each is timed.
@@ -64,7 +66,11 @@ class ProcessSampler:
 
     def _look_for_ranks(self) -> None:
         ranks = {role: pid for role, pid in with_ranks(self._pids).items() if role not in self._pids}
+        for role in [role for role in self._watched if role not in self._pids and role not in ranks]:
+            self._watched.pop(role).leave()
         for role, pid in ranks.items():
+            if role in self._dropped:
+                continue
             if role not in self._known:
                 self._known[role] = _Watched(self._sink, role, pid)
             self._known[role].follow(pid)
@@ -87,7 +93,7 @@ class _Watched:
         self.follow(pid)
 
     def follow(self, pid: int) -> None:
-        """Who has the role from now on."""
+        """Look at this process from now on: a rank of the next model has the role of one that is gone."""
         if pid != self._pid:
             self._pid, self._process = pid, None
             self._who.write(pid)

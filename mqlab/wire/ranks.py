@@ -37,7 +37,12 @@ def _ranks_of(engine: int) -> list[tuple[str, int]]:
     except psutil.Error:
         return []
     launched = [(command[-1], child.pid) for child in children if _BOOT in (command := _command(child)) and command[-1].startswith(RANK)]
-    return sorted([*launched, *told])
+    return sorted([*launched, *told], key=lambda one: (number_of(one[0]), one[1]))
+
+
+def number_of(role: str) -> int:
+    """Of a rank, for ten comes after nine."""
+    return int(role.removeprefix(RANK).split()[0])
 
 
 def _told_by_torchrun(engine: psutil.Process) -> Iterator[tuple[str, int]]:

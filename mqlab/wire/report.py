@@ -8,17 +8,17 @@ from typing import Literal
 
 import msgspec
 
-from mqlab.errors import ConfigError, ModelError
+from mqlab.errors import ConfigError, ModelError, RefusalKind, refusal_kind
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``ready``: its sockets are up. ``failed``: it is about to exit, and why; where nothing is broken ``refusal`` names the class of
-    REFUSALS."""
+    """``ready``: its sockets are up. ``failed``: it is about to exit, and why; where nothing is broken ``refusal`` says which kind of
+    refusal it is."""
 
     kind: Literal["ready", "failed"]
     cause: str = ""
     traceback: str = ""
-    refusal: str = ""
+    refusal: RefusalKind | None = None
 
 
 class Reporter:
@@ -37,7 +37,7 @@ class Reporter:
 
     def refused(self, error: ConfigError | ModelError, traceback: str) -> None:
         """The process is about to exit, for what its user asked for is not possible."""
-        self._write(Report("failed", str(error), traceback, type(error).__name__))
+        self._write(Report("failed", str(error), traceback, refusal_kind(error)))
 
     def _write(self, report: Report) -> None:
         with contextlib.suppress(BrokenPipeError):  # a parent that is gone needs no report

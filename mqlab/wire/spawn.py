@@ -28,7 +28,7 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
             child = subprocess.Popen[bytes](command, **options)
     except BaseException:
         if child is not None:
-            _end(child)
+            end(child)
         raise
     assert child is not None
     return child
@@ -51,7 +51,8 @@ def _interrupts_held() -> Iterator[None]:
             before(*held[0])
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child if it runs, bury it, and close its pipes."""
     child.kill()
     child.wait()
     for pipe in (child.stdin, child.stdout, child.stderr):

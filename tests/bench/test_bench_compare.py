@@ -20,7 +20,7 @@ from mqlab.bench.compare import compare
 from mqlab.bench.compare_options import CompareConfig
 from mqlab.config import EngineConfig, Timing
 from mqlab.contract.waiting import until_sync
-from mqlab.errors import BenchError, ConfigError, EngineStartError, ModelError
+from mqlab.errors import BenchError, ConfigError, ModelError
 from mqlab.probes.recording import Recording
 from mqlab.record.trace import Trace
 from mqlab.topologies import TOPOLOGIES
@@ -90,7 +90,7 @@ def test_requests_that_do_not_fit_are_refused() -> None:
 def test_processes_are_held_to_their_cores() -> None:
     result = compare(ECHO, CompareConfig(vary="cores=none,0/0", topology="mq", control=False, **SMALL))
     assert list(result.runs) == ["cores=none", "cores=0/0"]
-    with pytest.raises(EngineStartError, match="front and engine are one process in this layout"):
+    with pytest.raises(ConfigError, match=r"^arm 'aio': --cores='0/1': front and engine are one process in this layout"):
         compare(ECHO, CompareConfig(topologies="aio,inproc", cores="0/1", **SMALL))
 
 
@@ -123,6 +123,13 @@ def test_a_model_that_only_one_arm_names_is_looked_for_before_anything_starts() 
         compare(ECHO, CompareConfig(vary="model=echo,nowhere", **SMALL))
 
 
+async def test_what_an_arm_s_engine_refuses_is_told_as_it_was_raised() -> None:
+    arm = make_arms(EngineConfig(model="echo:/nowhere"), CompareConfig(topologies="sync,inproc", **SMALL), Timing())[0]
+    async with module.launched(arm) as process:
+        with pytest.raises(ModelError, match=r"^arm 'sync': .*/nowhere"):
+            await process.ready()
+
+
 def test_where_nothing_can_be_recorded_arms_run_all_the_same(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     result = compare(ECHO, CompareConfig(topologies="inproc,aio", **SMALL))
@@ -139,8 +146,9 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -
         module.main(ECHO, CompareConfig(output_json=str(tmp_path / "no" / "r.json"), **SMALL), Timing())
 
 
+@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("turns", range(1, 6))
-def test_an_arm_that_is_cancelled_while_it_starts_leaves_no_process(turns: int) -> None:
+def test_an_arm_that_is_cancelled_while_it_starts_leaves_no_process(turns: int, times: int) -> None:
     """The loop closes right after, so whoever waits for the child's end must have done so by then."""
 
     async def cancelled() -> list[psutil.Process]:
@@ -151,11 +159,13 @@ def test_an_arm_that_is_cancelled_while_it_starts_leaves_no_process(turns: int) 
         task = asyncio.create_task(starting())
         for _ in range(turns):
             await asyncio.sleep(0)
-        task.cancel()
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0)
         await asyncio.wait({task})
         assert task.cancelled()
-        return psutil.Process().children()
+        return [child for child in psutil.Process().children() if child not in before]
 
-    (arm,) = make_arms(ECHO, CompareConfig(topologies="sync,inproc", **SMALL), Timing())[:1]
+    arm, before = make_arms(ECHO, CompareConfig(topologies="sync,inproc", **SMALL), Timing())[0], psutil.Process().children()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(cancelled()) == []

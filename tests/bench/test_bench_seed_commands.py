@@ -117,7 +117,7 @@ def test_throughput_lines_run(line: str, datasets: dict[str, str], capsys: pytes
     shown = capsys.readouterr()
     assert "Throughput: " in shown.out
     assert "4 requests" in shown.out
-    assert shown.err.count("sizes nothing on a CPU") == ("--gpu-memory-utilization" in line)
+    assert shown.err.count("does nothing without a model") == ("--gpu-memory-utilization" in line)
 
 
 @pytest.mark.full

@@ -24,9 +24,7 @@ def test_padded_chunks_are_zeros(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("window", [3, 33, 64])
 def test_windows_that_leave_tiles_out_or_mask_most_of_one(window: int) -> None:
-    check_prefill(
-        chunked(CHUNKS[1:3], kv_heads=1, group=3, size=64, block=16, dtype=torch.bfloat16), scale=0.1, window=window, absolutely=True
-    )
+    check_prefill(chunked(CHUNKS[1:3], kv_heads=1, group=3, size=64, block=16, dtype=torch.bfloat16), scale=0.1, window=window)
 
 
 def test_blocks_before_every_window_are_not_read() -> None:

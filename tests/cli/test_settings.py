@@ -27,7 +27,7 @@ from mqlab.notes import notes_of
         ({"gpu_memory_utilization": 90}, "--gpu-memory-utilization=90 must be in (0, 1]: 0.9 is 90 %"),
         ({"tensor_parallel_size": 2.0}, "--tensor-parallel-size=2.0 is not valid: it must be a whole number"),
         ({"enforce_eager": "yes"}, "--enforce-eager='yes' is not valid: it must be True or False"),
-        ({"model": None}, "--model=None is not valid: it must be a text"),
+        ({"model": None}, "--model=None is not valid: it must be a string"),
     ],
 )
 def test_what_is_of_the_wrong_kind_is_told_what_it_must_be(fields: dict[str, Any], words: str) -> None:
@@ -58,6 +58,18 @@ CPU: dict[str, Any] = {"device": "cpu", "max_num_seqs": 64}
         (CPU | {"cuda_graph_sizes": (8,), "attention_backend": "torch", "torch_compile": True}, ["steps of 9 to 64 sequences run without"]),
         ({"model": "sim:llama-3.2-1b@h100", "quantization": "w8a8"}, ["--quantization does nothing for a simulated device"]),
         ({"model": "echo", "device": "cuda", "enforce_eager": True}, ["--device does nothing without a model", "--enforce-eager does"]),
+        (
+            {"model": "echo", "kv_cache_gb": 2.0, "gpu_memory_utilization": 0.5, "num_kv_blocks": 9},
+            [f"--{one} does nothing without a model: --num-kv-blocks does" for one in ("kv-cache-gb 2", "gpu-memory-utilization 0.5")],
+        ),
+        ({"model": "echo", "gpu_memory_utilization": 0.5}, ["--gpu-memory-utilization 0.5 does nothing without a model"]),
+        ({"model": "echo", "num_kv_blocks": 9}, []),
+        ({"model": "sim:llama-3.2-1b@h100", "gpu_memory_utilization": 0.5}, []),
+        ({"model": "sim:llama-3.2-1b@h100", "kv_cache_gb": 2.0}, ["--kv-cache-gb 2 does nothing for a simulated device: --num-kv-blocks"]),
+        (
+            {"model": "sim:llama-3.2-1b@h100", "gpu_memory_utilization": 0.5, "num_kv_blocks": 9},
+            ["--gpu-memory-utilization 0.5 sizes nothing: --num-kv-blocks 9 does"],
+        ),
         (CPU | {"torch_compile": True}, ["--torch-compile does nothing on a CPU"]),
         (GPU | {"gpu_memory_utilization": 0.5}, []),
         (GPU | {"gpu_memory_utilization": 0.5, "kv_cache_gb": 2.0}, ["--gpu-memory-utilization 0.5 sizes nothing: --kv-cache-gb 2 does"]),

@@ -26,7 +26,7 @@ def on_gpu() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def model_folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default model. A GPU lent without a network may have nothing of it but config and tokenizer: then one made of those."""
+    """The default model. A machine without a network may have nothing of it but config and tokenizer: then one made of those."""
     if (model_folder / "model.safetensors").is_file():
         return model_folder
     return made_up(model_folder, tmp_path_factory.mktemp("made-up"))

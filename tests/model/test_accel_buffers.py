@@ -83,7 +83,7 @@ def test_block_tables_that_change_whole_come_whole() -> None:
     for first in (0, 50):
         chunks = tuple([chunk for row in range(6) for chunk in growing(tuple(range(first + row, first + row + 8))).chunks])
         buffers.load(Plan(chunks), 6)
-        assert LIMITS.cells < 6 * 8
+        assert LIMITS.entries < 6 * 8
         assert buffers.tables.tolist() == [list(chunk.blocks) for chunk in chunks]
         buffers.load(growing((1, 2)), 1)
         assert buffers.tables[0].tolist() == [1, 2, *chunks[0].blocks[2:]]

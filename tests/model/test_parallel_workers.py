@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import psutil
 import pytest
 from failing_rank import SAID
 
@@ -210,3 +211,16 @@ def test_ranks_that_do_not_listen_are_killed_in_bounded_time(monkeypatch: pytest
     found.workers.close()
     assert watch.seconds < SEEN_S / 2
     until_sync(lambda: not any(thread.name == "mqlab-ranks" for thread in threading.enumerate()))
+
+
+def test_workers_that_are_dropped_in_their_own_thread_leave_no_file_open() -> None:
+    """A collector of garbage runs in whichever thread allocates."""
+    here, there = socket.socketpair()
+    before, ended = psutil.Process().num_fds(), threading.Event()
+    workers = Workers(lambda: [Peer(1, Line(here, Answer))], ended.set)
+    held = workers._held
+    workers.on_death(lambda: held.stop(True))
+    there.close()
+    assert ended.wait(10)
+    workers.close()
+    assert psutil.Process().num_fds() == before - 2, "both ends of the line are gone as well"

@@ -15,10 +15,14 @@ from plans import lines
 from safetensors.torch import load_file, save_file
 
 from mqlab.errors import ModelError
-from mqlab.model.architecture import read_architecture
+from mqlab.model.accel.backends.registry import BACKENDS
+from mqlab.model.accel.decoder import DeviceDecoder
+from mqlab.model.accel.products import DenseProduct
+from mqlab.model.architecture import Architecture, read_architecture
 from mqlab.model.batch import BatchTensors
 from mqlab.model.decoder import Decoder
 from mqlab.model.kv import allocate
+from mqlab.model.making import Making
 from mqlab.model.weights import INDEX, SINGLE, Weights
 from mqlab.models.resolve import load_config
 from mqlab.plan import Plan
@@ -83,6 +87,25 @@ def test_a_tensor_is_taken_from_the_file_that_the_index_names(sharded: dict[str,
     other = next(file for file in file_of.values() if file != file_of[EMBEDDING])
     save_file({**load_file(tmp_path / other), EMBEDDING: torch.zeros_like(sharded[EMBEDDING])}, tmp_path / other)
     assert_equal(tmp_path, sharded)
+
+
+def _on_device(arch: Architecture, source: Weights, max_len: int) -> DeviceDecoder:
+    return DeviceDecoder(arch, source, max_len, BACKENDS["torch"](), Making(DenseProduct))
+
+
+@pytest.mark.parametrize("decoder", [Decoder, _on_device], ids=["host", "device"])
+def test_what_a_layer_lacks_is_told_on_a_line_of_its_own(
+    decoder: Callable[..., object], make_model: MakeModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_model()
+    tensors = load_file(tmp_path / SINGLE)
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    save_file(tensors, tmp_path / SINGLE)
+    arch = read_architecture(load_config(tmp_path))
+    with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp"):
+        decoder(arch, Weights(tmp_path, torch.float32), arch.max_len)
+    shown = capsys.readouterr().err
+    assert "loading weights" in shown and shown.endswith("\n"), "the bar's line is over"
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float32])

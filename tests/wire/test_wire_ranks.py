@@ -51,6 +51,11 @@ def test_ranks_are_found_below_the_engine_and_nowhere_else(tmp_path: Path) -> No
     assert with_ranks({"front": 7}) == {"front": 7}
 
 
+def test_ranks_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    with rank(10, tmp_path), rank(2, tmp_path):
+        assert list(found()) == ["engine", "rank-2", "rank-10"]
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="Linux")
 def test_an_engine_that_is_gone_has_none() -> None:
     assert with_ranks({"engine": 2**30}) == {"engine": 2**30}
@@ -64,7 +69,7 @@ def test_an_observer_sees_ranks_come_and_go(tmp_path: Path, monkeypatch: pytest.
     def seen() -> tuple[int, bool]:
         sampler.look()
         (page,) = pages.read().values()
-        return page.get("process.rank-1.pid", 0), page.get("process.rank-1.rss_bytes", 0) > 2**20
+        return page.get("process.rank-1.pid", 0), page.get("process.rank-1.rss_bytes", 0) > 0
 
     with ExitStack() as stack:
         stack.callback(sampler.close)
@@ -73,6 +78,22 @@ def test_an_observer_sees_ranks_come_and_go(tmp_path: Path, monkeypatch: pytest.
             assert seen()[0] == 0
             with rank(1, tmp_path) as child:
                 assert seen() == (child.pid, True)
+
+
+def test_a_process_that_takes_over_a_name_has_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two models in one process the first is unloaded, and the second one's rank is the first now."""
+    monkeypatch.setattr("mqlab.probes.proc._RANKS_EVERY", 1)
+    seen = {"rank-1": os.getppid(), "rank-1 7": os.getpid()}
+    monkeypatch.setattr("mqlab.probes.proc.with_ranks", lambda pids: {**pids, **seen})
+    sampler = ProcessSampler(tmp_path / "recording", {"engine": os.getpid()})
+    with ExitStack() as stack:
+        stack.callback(sampler.close)
+        pages = stack.enter_context(_closing(Recording(tmp_path / "recording")))
+        sampler.look()
+        seen = {"rank-1": os.getpid()}
+        sampler.look()
+        (page,) = pages.read().values()
+    assert (page["process.rank-1.pid"], page["process.rank-1 7.pid"]) == (os.getpid(), 0)
 
 
 @contextmanager

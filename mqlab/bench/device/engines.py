@@ -115,6 +115,8 @@ class _Rounds:
                     del processes[layout], self._runs[layout]
                 else:
                     self._runs[layout].append(run)
+            if not processes:
+                break
             taken = time.monotonic() - begin
             if number < self._group.rounds and time.monotonic() + taken > self._until:
                 self._skip(f"rounds {number + 1} to {self._group.rounds}", "no time was left")

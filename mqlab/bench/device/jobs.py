@@ -45,7 +45,7 @@ class Job:
     call: Spec
 
     def failed(self, why: str) -> Agreement | Skip:
-        """Its row where it gave none: a kernel that cannot even be run does not agree with its reference."""
+        """Of what it did not give: a kernel that cannot even be run does not agree with its reference."""
         if self.part == "correctness":
             case = self.call.kwargs
             return Agreement(case["kernel"], case["case"], case["dtype"], None, False, why)

@@ -25,7 +25,7 @@ _TAIL_BYTES = 1500
 
 @dataclass(frozen=True)
 class Answer:
-    """What a job gave, or why it failed."""
+    """What a job gave, and why it gave no more where it failed."""
 
     rows: list[Any]
     error: str = ""

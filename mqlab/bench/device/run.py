@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def main(config: DeviceConfig) -> int:
 def device(config: DeviceConfig) -> DeviceResult:
     """Run the benchmark. Not from a thread that runs an event loop.
 
-    After each job what there is so far is written to ``output_json``: a machine that is lent for minutes may be gone before the last one.
+    After each job what there is so far is written to ``output_json``: the machine may be gone before the last one.
 
     Raises:
         ConfigError: it asks for a GPU, or for sizes that only a GPU can do, and there is none. BenchError: the device cannot be looked at.
@@ -65,7 +65,8 @@ def device(config: DeviceConfig) -> DeviceResult:
             return replace(empty, rows=tuple(rows), elapsed_s=time.monotonic() - begin)
 
         def keep(rows: Sequence[Row]) -> None:
-            write_output(config.output_json, so_far(rows).as_record())
+            with suppress(OSError):  # a full disk: rows in memory outlive it, and whoever writes the result reports it
+                write_output(config.output_json, so_far(rows).as_record())
 
         rows = _Budget(jobs, begin + 60 * config.max_minutes, keep).run(plan(config, facts, tiny))
     return replace(so_far(rows), cpu=cpu.report)
@@ -136,4 +137,4 @@ class _Budget:
 
     def _job(self, job: Job, left: float) -> list[Row]:
         answer = self._jobs.run(job.call, min(job.limit_s, max(left, _LEAST_S)))
-        return list(answer.rows) if not answer.error else [job.failed(answer.error)]
+        return [*answer.rows, job.failed(answer.error)] if answer.error else list(answer.rows)

@@ -17,6 +17,7 @@ from statistics import median
 import numpy as np
 
 from mqlab.bench.calibrate_steps import Part, Step, filling, plan_of
+from mqlab.bench.device.cut_short import CutShort
 from mqlab.clock import MonotonicClock
 from mqlab.config import EngineConfig
 from mqlab.engine.core import apply, step
@@ -38,20 +39,27 @@ def steps(*, engine: EngineConfig, shapes: Sequence[tuple[int, int]], runs: int)
 
     Args:
         shapes: batches, and the context of each of their sequences.
+
+    Raises:
+        CutShort: one failed, and some did not.
     """
     with _runner_of(engine) as runner:
-        return _until_one_fails(_step_times(runner, engine, shapes, runs), runner.info.name)
+        return _until_one_fails(_step_times(runner, engine, shapes, runs))
 
 
 def steps_and_bubbles(*, engine: EngineConfig, shapes: Sequence[tuple[int, int]], runs: int, output_len: int) -> list[Row]:
-    """Times of decode steps, and then of a whole engine over the same runner, with as many sequences as the last of the shapes has."""
+    """Times of decode steps, and then of a whole engine over the same runner, with as many sequences as the last of the shapes has.
+
+    Raises:
+        CutShort: as ``steps``.
+    """
     with _runner_of(engine) as runner:
         measured = chain(_step_times(runner, engine, shapes, runs), _bubbles(runner, engine, shapes[-1][0], runs, output_len))
-        return _until_one_fails(measured, runner.info.name)
+        return _until_one_fails(measured)
 
 
-def _until_one_fails(rows: Iterator[Row], model: str) -> list[Row]:
-    """Those that could be had, and why the next could not: the model took longer to make than they did to measure."""
+def _until_one_fails(rows: Iterator[Row]) -> list[Row]:
+    """All of them; or CutShort with those that could be had, for the model took longer to make than they did to measure."""
     found: list[Row] = []
     try:
         for row in rows:
@@ -59,7 +67,7 @@ def _until_one_fails(rows: Iterator[Row], model: str) -> list[Row]:
     except Exception as error:
         if not found:
             raise
-        found.append(Skip("steps", f"{model}, all behind {len(found)} figures", f"it failed: {type(error).__name__}: {error}"))
+        raise CutShort(found) from error
     return found
 
 

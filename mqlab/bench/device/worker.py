@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from mqlab.bench.device.cut_short import CutShort
 from mqlab.errors import MqlabError
 from mqlab.wire.spec import Spec
 
@@ -21,17 +22,19 @@ HEAD_BYTES = 8
 
 
 def run(job: Spec) -> tuple[list[Any], str]:
-    """The rows of a job, or why it failed."""
+    """The rows of a job, and why there are no more of them where it failed."""
     try:
         return job.build(), ""
-    except MqlabError as error:
-        return [], str(error)
+    except CutShort as error:
+        return error.rows, f"{error}: {_told(error.__cause__ or error)}"
     except Exception as error:
         return [], _told(error)
 
 
-def _told(error: Exception) -> str:
-    """In a line: what it is, and where it was raised."""
+def _told(error: BaseException) -> str:
+    """In a line: what it is, and where it was raised. What users are told is whole already."""
+    if isinstance(error, MqlabError):
+        return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} ({'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno})"

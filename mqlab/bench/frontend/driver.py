@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from io import BufferedReader, FileIO
-from typing import cast
+from io import BufferedReader
+from typing import IO, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from mqlab.bench.cpu import CpuReport, CpuWatch
 from mqlab.bench.frontend.job import GO, OPEN, READY, Job, Seen, merged
 from mqlab.errors import BenchError
 from mqlab.wire.files import allow_many_files
-from mqlab.wire.spawn import spawn
+from mqlab.wire.spawn import end, spawn
 
 _OTHER_FILES = 64
 """Files that a process has open beside its connections."""
@@ -49,7 +49,11 @@ def drive(job: Job, processes: Mapping[str, int], on_open: Callable[[], object] 
         BenchError: a client process failed.
     """
     with ExitStack() as stack:
-        clients = [stack.enter_context(_Client(part)) for part in _parts(job)]
+        clients: list[_Client] = []
+        for part in _parts(job):
+            clients.append(client := _Client(part))
+            stack.callback(client.end)  # before it starts: an interrupt may arrive right after
+            client.start()
         for client in clients:
             client.expect(READY)
         named = {f"{_CLIENT} {number}": client.pid for number, client in enumerate(clients, 1)}
@@ -77,29 +81,34 @@ def _parts(job: Job) -> list[Job]:
 
 
 class _Client:
-    """A client process; leaving it kills what still runs."""
+    """A client process."""
 
     def __init__(self, job: Job) -> None:
+        self._job = job
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def popen(self) -> subprocess.Popen[bytes]:
+        """Its process."""
+        assert self._popen is not None, "not before its start"
+        return self._popen
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self.popen.pid
+
+    def start(self) -> None:
+        """Start it, and give it its job."""
         command = [sys.executable, "-P", "-m", "mqlab.bench.frontend.client"]
         # Not in the terminal's group: an interrupt is the benchmark's business, which then ends its processes.
         self._popen = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
-        self.pid = self._popen.pid
-        self._in, self._out = cast(FileIO, self._popen.stdin), cast(BufferedReader, self._popen.stdout)
-        self._job = job
+        self._tell(msgspec.json.encode(self._job) + b"\n")
 
-    def __enter__(self) -> _Client:
-        try:
-            self._tell(msgspec.json.encode(self._job) + b"\n")
-        except BaseException:  # an interrupt, too: who was not entered is not left
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._popen.kill()
-        self._popen.wait()
-        self._in.close()
-        self._out.close()
+    def end(self) -> None:
+        """Kill it if it runs."""
+        if self._popen is not None:
+            end(self._popen)
 
     def go(self) -> None:
         self._tell(GO)
@@ -109,11 +118,12 @@ class _Client:
             raise BenchError(f"client process {self.pid} said {line!r} instead of {wanted!r}")
 
     def line(self) -> bytes:
-        line = self._out.readline()
+        line = cast(BufferedReader, self.popen.stdout).readline()
         if not line:
-            raise BenchError(f"client process {self.pid} ended with exit code {self._popen.wait()} before its job was done; see stderr")
+            raise BenchError(f"client process {self.pid} ended with exit code {self.popen.wait()} before its job was done; see stderr")
         return line
 
     def _tell(self, message: bytes) -> None:
-        self._in.write(message)
-        self._in.flush()
+        pipe = cast(IO[bytes], self.popen.stdin)
+        pipe.write(message)
+        pipe.flush()

@@ -32,7 +32,7 @@ from mqlab.bench.load.messages import (
     write_frame,
 )
 from mqlab.errors import BenchError
-from mqlab.wire.spawn import spawn
+from mqlab.wire.spawn import end, spawn
 
 T = TypeVar("T")
 
@@ -102,8 +102,9 @@ def run_load(
     """
     jobs = _jobs(load, workers)
     with ExitStack() as stack:
-        processes = [_LoadProcess(job) for job in jobs]
-        for process in processes:
+        processes: list[_LoadProcess] = []
+        for job in jobs:
+            processes.append(process := _LoadProcess(job))
             stack.callback(process.end)  # before it starts: an interrupt may arrive right after
             process.start()
         fleet = _Fleet(processes, on_progress)
@@ -166,9 +167,7 @@ class _LoadProcess:
     def end(self) -> None:
         """Kill it if it runs."""
         if self._popen is not None:
-            self._popen.kill()
-            self._popen.wait()
-            self._stdin.close()
+            end(self._popen)
         self._theirs.close()
         self.frames.close()
 

@@ -60,8 +60,8 @@ class Limits:
     block_size: int
 
     @property
-    def cells(self) -> int:
-        """Of block tables: those that a step's tokens begin, and for the rounds to come."""
+    def entries(self) -> int:
+        """Block-table entries that a step can bring one by one: of the blocks that its tokens begin, and of those for rounds to come."""
         return self.tokens // self.block_size + 2 * self.rows
 
 
@@ -72,14 +72,14 @@ class Sections:
         tokens, positions, slots, logit_rows: [tokens] int64.
         follow_places, follow_rows: [rows] int64: tokens that are still on the device, and whose they are among those sampled last.
         rounds: [rows] int64, how often a row runs.
-        cells: [cells] int64, of the block tables those that change; ``cell_blocks``: [cells] int32, to what.
+        entries: [entries] int64, of the block tables those that change; ``entry_blocks``: [entries] int32, to what.
         contexts: [rows] int32.
         starts: [rows + 1] int32.
     """
 
     NAMES = (
         *("tokens", "positions", "slots", "logit_rows", "follow_places", "follow_rows", "rounds"),
-        *("cells", "cell_blocks", "contexts", "starts"),
+        *("entries", "entry_blocks", "contexts", "starts"),
     )
 
     def __init__(self, memory: Tensor, limits: Limits) -> None:
@@ -87,14 +87,14 @@ class Sections:
         tokens, rows = limits.tokens, limits.rows
         self.tokens, self.positions, self.slots, self.logit_rows = (self._take(torch.int64, tokens) for _ in range(4))
         self.follow_places, self.follow_rows, self.rounds = (self._take(torch.int64, rows) for _ in range(3))
-        self.cells, self.cell_blocks = self._take(torch.int64, limits.cells), self._take(torch.int32, limits.cells)
+        self.entries, self.entry_blocks = self._take(torch.int64, limits.entries), self._take(torch.int32, limits.entries)
         self.contexts, self.starts = self._take(torch.int32, rows), self._take(torch.int32, rows + 1)
 
     @staticmethod
     def size(limits: Limits) -> int:
         """Bytes that are enough."""
-        longs = 4 * limits.tokens + 3 * limits.rows + limits.cells
-        return 8 * longs + 4 * (limits.cells + 2 * limits.rows + 1) + len(Sections.NAMES) * _ALIGN
+        longs = 4 * limits.tokens + 3 * limits.rows + limits.entries
+        return 8 * longs + 4 * (limits.entries + 2 * limits.rows + 1) + len(Sections.NAMES) * _ALIGN
 
     def _take(self, dtype: torch.dtype, count: int) -> Tensor:
         begin = self._at
@@ -177,16 +177,16 @@ class StepBuffers:
     def _move(self, staging: Staging, changed: np.ndarray, rows: int) -> None:
         """Enqueue the copy, and what it says of the block tables."""
         count, own = len(changed), self.device
-        fits = count <= self.limits.cells
+        fits = count <= self.limits.entries
         if fits:
-            staging.put("cells", changed)
-            staging.put("cell_blocks", self._tables.blocks_in(changed))
+            staging.put("entries", changed)
+            staging.put("entry_blocks", self._tables.blocks_in(changed))
         self._memory.copy_(staging.memory, non_blocking=True)
         staging.moved.record()
         if not fits:
             self._tables.move(rows)
         elif count:
-            self._tables.change(own.cells[:count], own.cell_blocks[:count])
+            self._tables.change(own.entries[:count], own.entry_blocks[:count])
 
     def _follow(self, count: int) -> None:
         """Fill in the tokens that the step before has left on the device."""

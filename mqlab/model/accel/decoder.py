@@ -50,8 +50,9 @@ class DeviceDecoder:
         self._embedding, head = read_ends(arch, source, making)
         self._head = DenseProduct(head)
         self._embedding_scale = embedding_scale(arch, self._embedding.dtype)
-        progress = progress_bar("loading weights", iterable=range(arch.layers), unit="layer")
-        self._blocks = [read_block(arch, source, layer, making) for layer in progress]
+        # Closed in so many words: an error in the list keeps the bar, whose line whatever is written next would go on.
+        with progress_bar("loading weights", iterable=range(arch.layers), unit="layer") as layers:
+            self._blocks = [read_block(arch, source, layer, making) for layer in layers]
         self._norm = read_norm(arch, source, arch.family.names.norm, arch.hidden)
         self._rope = tuple(table.to(self._embedding.device) for table in rope_tables(arch.rope, arch.rotary_dim, max_len))
         self._activation = ACTIVATIONS[arch.activation]

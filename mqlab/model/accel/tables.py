@@ -15,8 +15,8 @@ _NONE: tuple[int, ...] = ()
 class Tables:
     """Each row's blocks, on the host and, at an address that a graph can hold, on the device.
 
-    A table is as wide as the longest sequence there may be, and all of them for 256 rows of 131,072 tokens are 8 MiB; but a step
-    that decodes adds a block to one row of sixteen. So a step brings the cells that differ, and all of its rows where these are too many.
+    A table is as wide as the longest sequence there may be, and all of them for 256 rows of 131,072 tokens are 8 MiB; but with blocks of 16
+    tokens a decode step adds an entry to one row of sixteen. So a step brings the entries that differ, or its rows where they are many.
 
     Attributes:
         host: [rows, blocks] int32, as after the last ``put``.
@@ -32,7 +32,7 @@ class Tables:
         self._flat = self.host.reshape(-1)
 
     def put(self, chunks: tuple[Chunk, ...]) -> np.ndarray:
-        """Take the blocks of these chunks, a row each. Returns the cells that changed, [N] int64, counted through all rows."""
+        """Take the blocks of these chunks, a row each. Returns the entries that changed, [N] int64, counted through all rows."""
         self._moved.wait()
         changed = list[np.ndarray]()
         for row, chunk in enumerate(chunks):
@@ -41,13 +41,13 @@ class Tables:
                 changed.append(self._put_row(row, blocks, known))
         return np.concatenate(changed) if changed else np.empty(0, np.int64)
 
-    def blocks_in(self, cells: np.ndarray) -> np.ndarray:
+    def blocks_in(self, entries: np.ndarray) -> np.ndarray:
         """What they hold, [N] int32."""
-        return self._flat[cells]
+        return self._flat[entries]
 
-    def change(self, cells: Tensor, blocks: Tensor) -> None:
-        """Enqueue what the last ``put`` changed, which is on the device: its cells, and what they hold."""
-        self.device.view(-1).index_copy_(0, cells, blocks)
+    def change(self, entries: Tensor, blocks: Tensor) -> None:
+        """Enqueue what the last ``put`` changed, which is on the device: its entries, and what they hold."""
+        self.device.view(-1).index_copy_(0, entries, blocks)
 
     def move(self, rows: int) -> None:
         """Enqueue a copy of the first rows, all that the last ``put`` was of."""

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -38,6 +38,8 @@ MAKERS: Mapping[str, Callable[..., Use]] = {
     "int8_gemm": point_uses.int8_gemm,
 }
 """By kernel, what makes a use of it of a device, a dtype and a case's sizes."""
+
+T = TypeVar("T")
 
 _SEED = 7
 
@@ -70,9 +72,9 @@ def sweep(*, kind: DeviceName, kernel: str, case: str, dtype: str, sizes: Mappin
     shipped = _shipped(module, use)
     found = {_words(shipped): timer.time(use.run, runs)}
     failed, left = [], [config for config in module.SWEEP if config != shipped]
+    until = time.monotonic() + seconds
     if kind == "cuda":
         _compile_at_once(module, use, left)
-    until = time.monotonic() + seconds
     while left and time.monotonic() < until:
         config = left.pop(0)
         with _choosing(module, lambda _, *__, config=config: config):
@@ -123,7 +125,7 @@ def _compile_at_once(module: ModuleType, use: Use, configs: Sequence[Any]) -> No
             stack.enter_context(_not_launched(kernel.function))
         for config in configs:
             with _choosing(module, lambda _, *__, config=config: config):
-                use.run()
+                _tried(use.run)
 
 
 @contextmanager
@@ -142,10 +144,10 @@ def _compiled(run: Callable[..., object], *args: Any, warmup: bool, **kwargs: An
     run(*args, warmup=True, **kwargs)
 
 
-def _tried(measure: Callable[[], Spread]) -> Spread | str:
-    """Its time, or why it has none: a config may want more than this device has, of shared memory for one."""
+def _tried(call: Callable[[], T]) -> T | str:
+    """What it gives, or why it gives nothing: a config may want more than this device has, of shared memory for one."""
     try:
-        return measure()
+        return call()
     except torch.AcceleratorError:
         raise  # nothing can be launched in this process any more
     except Exception as error:

@@ -14,7 +14,7 @@ from mqlab.model.measure.rows import Spread
 _WARM_UP = 3
 _FLUSH_SHARE = 8
 _FLUSH_BYTES = 1 << 30
-_RISING = 100
+_CLOCK_WARM_UP = 100
 """Reads of the buffer, some 30 ms, before anything is timed: while a kernel was compiled the clocks of a GPU may have fallen."""
 
 
@@ -47,7 +47,7 @@ class CudaTimer:
         """See Timer. The first runs, which compile, are not counted."""
         for _ in range(_WARM_UP):
             call()
-        for _ in range(_RISING):
+        for _ in range(_CLOCK_WARM_UP):
             self._buffer.sum()
         pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
         for begin, end in pairs:

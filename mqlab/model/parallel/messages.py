@@ -13,12 +13,12 @@ import contextlib
 import socket
 import struct
 import time
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from mqlab.config import EngineConfig
-from mqlab.errors import ConfigError, ModelError
+from mqlab.errors import ConfigError, ModelError, RefusalKind, refusal_kind, refusal_of
 from mqlab.plan import Chunk, Plan
 from mqlab.types import SamplingParams
 
@@ -75,17 +75,17 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """It cannot be done, and nothing has changed."""
 
-    kind: Literal["config", "model"]
+    kind: RefusalKind
     cause: str
 
     @staticmethod
     def of(error: ConfigError | ModelError) -> Refused:
         """For this reason."""
-        return Refused("config" if isinstance(error, ConfigError) else "model", str(error))
+        return Refused(refusal_kind(error), str(error))
 
     def error(self) -> ConfigError | ModelError:
         """As the rank raised it."""
-        return (ConfigError if self.kind == "config" else ModelError)(self.cause)
+        return refusal_of(self.kind, self.cause)
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -56,15 +56,19 @@ class _Held:
 
     def stop(self, patient: bool) -> None:
         """End the thread, and with it the processes, at once or when they have had their time. Idempotent, from any thread."""
-        if self.closing or self.thread is None:
-            return
-        self.patient, self.closing = patient, True
-        os.write(self._tell, b"x")
-        if self.thread is threading.current_thread():  # a collector of garbage runs anywhere; the thread ends by itself then
-            return
-        self.thread.join()
-        os.close(self._tell)
-        os.close(self.told)
+        with self.noting:
+            if not self.closing:
+                self.patient, self.closing = patient, True
+                os.write(self._tell, b"x")
+        if self.thread is not None and self.thread is not threading.current_thread():  # a collector of garbage runs anywhere
+            self.thread.join()
+
+    def over(self) -> None:
+        """Nothing is left to be told."""
+        with self.noting:
+            self.closing = True
+            os.close(self._tell)
+            os.close(self.told)
 
 
 class Workers:
@@ -185,9 +189,21 @@ def _tend(held: _Held, open_peers: Callable[[], list[Peer]], release: Callable[[
     try:
         held.peers = open_peers()
     except BaseException as error:
+        held.over()
         opened.set_exception(error)
         return
     opened.set_result(None)
+    try:
+        _watch(held)
+        # First what is left of them on the disk: this process may be killed before they have ended, and then they do it, if they live.
+        release()
+        _end(held)
+    finally:
+        held.over()
+
+
+def _watch(held: _Held) -> None:
+    """Take what the ranks say until they are to end."""
     with selectors.DefaultSelector() as selector:
         selector.register(held.told, selectors.EVENT_READ)
         for peer in held.peers:
@@ -196,9 +212,6 @@ def _tend(held: _Held, open_peers: Callable[[], list[Peer]], release: Callable[[
             for key, _ in selector.select():
                 if key.data is not None and not _hear(held, key.data):
                     selector.unregister(key.fileobj)
-    # First what is left of them on the disk: this process may be killed before they have ended, and then they do it, unless they are gone.
-    release()
-    _end(held)
 
 
 def _hear(held: _Held, peer: Peer) -> bool:
