@@ -129,9 +129,12 @@ def test_whoever_looks_from_outside_sees_the_other_rank(tmp_path: Path, model_fo
 
 
 @pytest.mark.full
-def test_a_launcher_that_is_killed_takes_all_with_it(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tmp_path / "runtime"
+def test_a_launcher_that_is_killed_takes_all_with_it(
+    tmp_path: Path, runtime_dir: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    runtime = runtime_dir / "killed"  # a short path, for those of sockets
     runtime.mkdir()
+    request.addfinalizer(runtime.rmdir)
     monkeypatch.setenv("MQLAB_RUNTIME", str(runtime))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # of torchrun itself
     model = write_small_model(tmp_path / "three-heads", model_folder, kv_heads=3)

@@ -113,11 +113,13 @@ class TorchGroup:
 
 def _done(collective: Callable[..., Any], *args: Any) -> None:
     """Run one: on a GPU it is enqueued on the current stream, on a CPU it is done on return."""
+    work: Any = None
     try:
         work = collective(*args)
         if work is not None:
             work.wait()
     except RuntimeError as error:
+        del collective, work  # whoever keeps the error keeps this frame, and would keep the connections open
         raise PeerLost(f"a collective of torch.distributed failed: {error}") from error
 
 
