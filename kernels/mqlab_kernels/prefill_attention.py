@@ -21,6 +21,7 @@ from torch import Tensor
 from mqlab_kernels.attention_math import LOG2_E, soft_cap
 from mqlab_kernels.capability import capability
 from mqlab_kernels.kernel import Case, Config, Kernel
+from mqlab_kernels.paged_decode import paged_decode_reference
 
 
 @triton.jit
@@ -242,20 +243,15 @@ def prefill_attention_reference(
     window: int = 0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """The same in float64, one query at a time."""
+    """The same in float64: each query is a decode of its own, of the context up to its token."""
+    lengths = query_starts.diff()
+    chunks = torch.arange(len(lengths), device=q.device).repeat_interleave(lengths)
+    tokens = torch.arange(len(chunks), device=q.device)
+    ends = (contexts - query_starts[1:])[chunks] + tokens + 1
     out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
-    starts, (kv_heads, block) = query_starts.tolist(), keys.shape[1:3]
-    for chunk, context in enumerate(contexts.tolist()):
-        first, last = starts[chunk], starts[chunk + 1]
-        for row in range(first, last):
-            end = context - (last - row) + 1
-            places = torch.arange(max(0, end - window) if window else 0, end, device=q.device)
-            blocks = tables[chunk, places // block].long()
-            key, value = (pool[blocks, :, places % block].double() for pool in (keys, values))
-            grouped = q[row].double().view(kv_heads, -1, q.shape[2])
-            scores = torch.einsum("hgd,nhd->hgn", grouped, key) * scale
-            scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-            out[row] = torch.einsum("hgn,nhd->hgd", scores.softmax(-1), value).reshape(q.shape[1:])
+    out[: len(tokens)] = paged_decode_reference(
+        q[: len(tokens)], keys, values, tables[chunks], ends, scale=scale, window=window, softcap=softcap
+    )
     return out
 
 

@@ -83,10 +83,19 @@ def _settled(config: EngineConfig) -> tuple[EngineConfig, Choice]:
     return config, choice
 
 
+def lacking(config: EngineConfig) -> str:
+    """Why no decoder of ours runs a config's model, see ``what_is_missing``.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    return what_is_missing(load_config(resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)))
+
+
 def _check_quantisable(config: EngineConfig) -> None:
     """Before a backend is chosen: none that could be suggested would do."""
     if config.quantization != "none":
-        missing = what_is_missing(load_config(resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)))
+        missing = lacking(config)
         check(not missing, config, "quantization", f"is not possible for a model that transformers runs ({missing}); leave it out")
 
 

@@ -28,13 +28,13 @@ from mqlab.model.accel.runner import DeviceRunner
 from mqlab.model.accel.sampler import DeviceSampler
 from mqlab.model.accel.steps import Steps
 from mqlab.model.allocator import keep_freed_memory
-from mqlab.model.architecture import Architecture, read_architecture, what_is_missing
+from mqlab.model.architecture import Architecture, read_architecture
 from mqlab.model.cost import ModelCost
 from mqlab.model.dummy import DummyWeights
 from mqlab.model.info import context_limit, model_info
 from mqlab.model.kv import block_bytes, count_blocks
 from mqlab.model.layers import Product
-from mqlab.model.load import loading, threads_of
+from mqlab.model.load import lacking, loading, threads_of
 from mqlab.model.making import ALONE, Group, Making
 from mqlab.model.parallel.shares import local
 from mqlab.model.weights import Weights
@@ -68,7 +68,7 @@ def can_run(config: EngineConfig) -> bool:
     Raises:
         ModelError: it is not, and a device or its kernels were asked for; or there is none.
     """
-    missing = what_is_missing(load_config(resolve(config.model, Settings.read().cache_dir, load_format=config.load_format)))
+    missing = lacking(config)
     if not missing:
         return True
     if config.device == "cuda" or config.attention_backend != "auto":

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from mqlab.config import EngineConfig
-from mqlab.errors import REFUSALS, ConfigError, ModelError
+from mqlab.errors import REFUSALS
 from mqlab.model.load import build, foresee
 from mqlab.model.making import Alone
 from mqlab.model.parallel.group import PeerLost, TorchGroup
@@ -154,7 +154,7 @@ class Worker:
     def _answer(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except (ConfigError, ModelError) as error:
+        except REFUSALS as error:
             if self._broken:  # others wait in a collective, and are to be told
                 raise
             self._line.send(Refused.of(error))
